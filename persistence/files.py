@@ -1,0 +1,276 @@
+"""Safe opening, atomic replacing and locking of single files, by workspace-relative name. What they mean is decided above."""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import filelock
+
+from persistence.errors import (
+    NotUtf8Error,
+    PersistenceError,
+    PreconditionFailedError,
+    StorageFullError,
+    StoreBusyError,
+    StoreFaultError,
+    TooLargeError,
+    UnsafeObjectError,
+)
+
+LOCK_TIMEOUT_S: Final = 5.0
+MAX_TEXT_BYTES: Final = 4 * 1024 * 1024
+_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A text file as read: without BOM, bytes that are not UTF-8 replaced and `utf8` False."""
+
+    text: str
+    etag: str
+    utf8: bool
+    mtime_s: float
+
+
+def etag_of(data: bytes) -> str:
+    """SHA-256 of the bytes, in hex: the strong validator of a file."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def translate(err: OSError, name: str) -> PersistenceError:
+    """The archive's error for a failed operation on `name`: by what the caller can do about it."""
+    if err.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError(f"no space left while writing {name!r}: free some space on the volume and try again")
+    if err.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
+        return UnsafeObjectError(f"{name!r} is, or lies behind, a link or another object that is no regular file")
+    return StoreFaultError(f"{name!r}: {err.strerror}")
+
+
+@contextmanager
+def opened_folder(root: Path, name: str, *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `name` below `root`, no link followed at any level (the root itself may be one).
+
+    Raises FileNotFoundError when it is absent and not to be created, UnsafeObjectError when a part is no real folder.
+    """
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in [part for part in name.split("/") if part]:
+            fd = _step(fd, part, name, create=create)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _step(fd: int, part: str, name: str, *, create: bool) -> int:
+    try:
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o777, dir_fd=fd)
+                os.fsync(fd)
+        below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    except FileNotFoundError:
+        raise
+    except OSError as err:
+        raise translate(err, name) from err
+    os.close(fd)
+    return below
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(folder, last part) of a workspace-relative name."""
+    folder, _, last = name.rpartition("/")
+    return folder, last
+
+
+def open_regular(root: Path, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open the regular file `name`, never through a link, never blocking on a FIFO; the caller closes the descriptor.
+
+    With O_CREAT missing folders are made. Raises FileNotFoundError, UnsafeObjectError, StorageFullError, StoreFaultError.
+    """
+    folder, last = split_name(name)
+    with opened_folder(root, folder, create=bool(flags & os.O_CREAT)) as folder_fd:
+        try:
+            fd = os.open(last, flags | _SAFE, 0o666, dir_fd=folder_fd)
+        except FileNotFoundError:
+            raise
+        except OSError as err:
+            raise translate(err, name) from err
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise UnsafeObjectError(f"{name!r} is no regular file")
+    return fd
+
+
+def read_bytes(root: Path, name: str, *, limit: int = MAX_TEXT_BYTES) -> bytes | None:
+    """The bytes of `name`, or None when there is no such file; raises TooLargeError over `limit`."""
+    found = _read(root, name, limit)
+    return None if found is None else found[0]
+
+
+def _read(root: Path, name: str, limit: int) -> tuple[bytes, float] | None:
+    try:
+        fd = open_regular(root, name)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as err:
+            raise translate(err, name) from err
+        if len(data) > limit:
+            raise TooLargeError(f"{name!r} is over {limit} bytes")
+        return data, os.fstat(file.fileno()).st_mtime
+
+
+def read_text(root: Path, name: str, *, limit: int = MAX_TEXT_BYTES) -> TextFile | None:
+    """The text of `name` (a BOM dropped, bad bytes replaced), or None when there is no such file."""
+    found = _read(root, name, limit)
+    if found is None:
+        return None
+    data, mtime_s = found
+    body = data.removeprefix(_BOM)
+    try:
+        return TextFile(body.decode("utf-8"), etag_of(data), utf8=True, mtime_s=mtime_s)
+    except UnicodeDecodeError:
+        return TextFile(body.decode("utf-8", "replace"), etag_of(data), utf8=False, mtime_s=mtime_s)
+
+
+def sync_folder(root: Path, folder: str) -> None:
+    """Make the names in `folder` durable."""
+    with opened_folder(root, folder) as fd:
+        os.fsync(fd)
+
+
+class Held:
+    """A held file lock that can prove it is still held: a partition longer than the lease loses it silently."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        """Take the descriptor that holds the lock of the file `name`."""
+        self._fd = fd
+        self._name = name
+
+    def assert_held(self) -> None:
+        """Write through the lock's own descriptor; the kernel answers EIO when the lock was lost (facts: fencing)."""
+        try:
+            os.pwrite(self._fd, secrets.token_hex(8).encode(), 0)
+            os.fsync(self._fd)
+        except OSError as err:
+            raise StoreBusyError(f"the lock of {self._name!r} was lost while it was held: nothing was written") from err
+
+
+@contextmanager
+def locked(root: Path, name: str, lock_name: str, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Held]:
+    """Hold the exclusive lock of `name` (a real flock on `lock_name`, never unlinked) among threads, processes and hosts.
+
+    Raises StoreBusyError when another holder keeps it for `timeout_s`.
+    """
+    with opened_folder(root, split_name(lock_name)[0], create=True):
+        pass
+    fds: list[int] = []
+    lock = filelock.FileLock(
+        root / lock_name,
+        timeout=timeout_s,
+        mode=0o666,
+        thread_local=False,
+        fallback_to_soft=False,
+        poll_interval=0.01,
+        on_acquired=fds.append,
+    )
+    try:
+        lock.acquire()
+    except filelock.Timeout as err:
+        raise StoreBusyError(f"another writer has held {name!r} for {timeout_s:g} s: nothing was written, try again") from err
+    except OSError as err:
+        raise translate(err, lock_name) from err
+    try:
+        yield Held(fds[-1], name)
+    finally:
+        lock.release()
+
+
+def replace_bytes(root: Path, name: str, data: bytes, held: Held) -> None:
+    """Replace `name` whole: after a crash at any point the file holds the old or the new bytes, never others.
+
+    Keeps mode and, where permitted, owner of the old file. The caller holds the file's lock (`held`).
+    """
+    folder, last = split_name(name)
+    with opened_folder(root, folder, create=True) as folder_fd:
+        old = _stat_regular(folder_fd, last, name)
+        temp = f".{last[:100]}.tmp-{os.getpid()}-{secrets.token_hex(6)}"
+        try:
+            _write_temp(folder_fd, temp, data, old)
+            held.assert_held()
+            os.rename(temp, last, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            os.fsync(folder_fd)
+        except BaseException as err:
+            with suppress(OSError):
+                os.unlink(temp, dir_fd=folder_fd)
+            if isinstance(err, OSError):
+                raise translate(err, name) from err
+            raise
+
+
+def _stat_regular(folder_fd: int, last: str, name: str) -> os.stat_result | None:
+    try:
+        found = os.stat(last, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise UnsafeObjectError(f"{name!r} is no regular file: it is not replaced")
+    return found
+
+
+def _write_temp(folder_fd: int, temp: str, data: bytes, old: os.stat_result | None) -> None:
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder_fd)
+    try:
+        write_all(fd, data)
+        if old is not None:
+            os.fchmod(fd, stat.S_IMODE(old.st_mode))
+            with suppress(PermissionError):  # an EFS access point owns every file and refuses chown
+                os.fchown(fd, old.st_uid, old.st_gid)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte: a short write is not an error to the kernel."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def update_text(
+    root: Path,
+    name: str,
+    lock_name: str,
+    change: Callable[[str], str],
+    *,
+    expected_etag: str | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> TextFile:
+    """Read `name`, give its text ("" when absent) to `change` and replace the file with the result, all under its lock.
+
+    CRLF and a BOM of the old text are normalised away. Raises NotUtf8Error (the file is left alone) and, with
+    `expected_etag`, PreconditionFailedError when the file is not the version that the writer read.
+    """
+    with locked(root, name, lock_name, timeout_s=timeout_s) as held:
+        old = read_text(root, name)
+        if old is not None and not old.utf8:
+            raise NotUtf8Error(f"{name!r} holds bytes that are not UTF-8: repair it by hand, recalld does not rewrite it")
+        if expected_etag is not None and (old is None or old.etag != expected_etag):
+            raise PreconditionFailedError(f"{name!r} changed since it was read", etag=old.etag if old else None)
+        text = change("" if old is None else old.text.replace("\r\n", "\n"))
+        data = text.encode("utf-8")
+        if len(data) > MAX_TEXT_BYTES:
+            raise TooLargeError(f"{name!r} would be over {MAX_TEXT_BYTES} bytes")
+        replace_bytes(root, name, data, held)
+    return TextFile(text, etag_of(data), utf8=True, mtime_s=0.0)

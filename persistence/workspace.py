@@ -1,0 +1,176 @@
+"""Where things are on the volume: ids from outside become workspace-relative names only here. Reads and writes nothing but
+the folder listing.
+"""
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, NewType
+
+from persistence.errors import BodyInvalidError, ChannelInvalidError, WorkspaceUnusableError
+
+ChannelId = NewType("ChannelId", str)
+"""A checked channel id: safe as one folder name."""
+
+LAYOUT_VERSION: Final = "1\n"
+GLOBAL_FOLDERS: Final = frozenset({"memory", "skills", "events", "attachments", "threads", "scratch"})
+_CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", re.ASCII)
+_TS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?\Z", re.ASCII)
+_CHANNEL_SIGNS: Final = ("log.jsonl", "MEMORY.md", "context.jsonl", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The queue of one channel (`thread_ts` None) or of one thread of it."""
+
+    channel: ChannelId
+    thread_ts: str | None = None
+
+
+def parse_channel_id(text: str) -> ChannelId:
+    """Check a channel id from outside (formats: volume.md, "Channel ids").
+
+    Raises ChannelInvalidError for anything that is not 1-128 of `A-Z a-z 0-9 . _ : -` starting with a letter or digit, that
+    holds `..`, or that is the name of a folder which is not a channel.
+    """
+    if not _CHANNEL.match(text) or ".." in text or text.casefold() in GLOBAL_FOLDERS:
+        raise ChannelInvalidError(
+            f"{text[:140]!r} is not a channel id: use 1-128 of A-Z a-z 0-9 . _ : - starting with a letter or digit, "
+            f"and none of {', '.join(sorted(GLOBAL_FOLDERS))}",
+        )
+    return ChannelId(text)
+
+
+def parse_ts(text: str) -> str:
+    """Check a message ts from outside (`seconds.micros`); raises BodyInvalidError."""
+    if not _TS.match(text):
+        raise BodyInvalidError(f"{text[:40]!r} is not a message ts: write seconds.micros, as in 1764500000.000100")
+    return text
+
+
+def ts_key(ts: str) -> Decimal:
+    """The value that ts compare by: decimals, since floats and text order them wrongly."""
+    return Decimal(ts)
+
+
+def is_ts(text: object) -> bool:
+    """Whether a value from a file is usable as a ts."""
+    return isinstance(text, str) and _TS.match(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The mounted folder. Every other value here is a `/`-separated name relative to `root`."""
+
+    root: Path
+
+    @staticmethod
+    def log(channel: ChannelId) -> str:
+        return f"{channel}/log.jsonl"
+
+    @staticmethod
+    def context(lane: Lane) -> str:
+        if lane.thread_ts is None:
+            return f"{lane.channel}/context.jsonl"
+        return f"{lane.channel}/threads/{parse_ts(lane.thread_ts)}/context.jsonl"
+
+    @staticmethod
+    def last_prompt(channel: ChannelId) -> str:
+        return f"{channel}/last_prompt.json"
+
+    @staticmethod
+    def memory(channel: ChannelId | None) -> str:
+        return "MEMORY.md" if channel is None else f"{channel}/MEMORY.md"
+
+    @staticmethod
+    def topics(channel: ChannelId | None) -> str:
+        return "memory" if channel is None else f"{channel}/memory"
+
+    @staticmethod
+    def topic_index(channel: ChannelId | None) -> str:
+        return f"{Workspace.topics(channel)}/MEMORY.md"
+
+    @staticmethod
+    def skills(channel: ChannelId | None) -> str:
+        return "skills" if channel is None else f"{channel}/skills"
+
+    @staticmethod
+    def sync_state(lane: Lane) -> str:
+        lane_name = "channel" if lane.thread_ts is None else parse_ts(lane.thread_ts)
+        return f".recalld/cache/sync/{lane.channel}/{lane_name}.json"
+
+    @staticmethod
+    def lock_of(name: str) -> str:
+        """The lock file that guards a replaced file (never the file itself: it is renamed over)."""
+        return ".recalld/locks/" + name.replace("%", "%25").replace("/", "%2F") + ".lock"
+
+    def channels(self) -> Iterator[ChannelId]:
+        """Every channel folder, sorted: a real folder with a legal id that holds a log, memory or context."""
+        with os.scandir(self.root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        for name in names:
+            nfc = unicodedata.normalize("NFC", name)
+            if _CHANNEL.match(nfc) and ".." not in nfc and nfc.casefold() not in GLOBAL_FOLDERS and self._is_channel(name):
+                yield ChannelId(name)
+
+    def _is_channel(self, name: str) -> bool:
+        return any(os.path.lexists(self.root / name / sign) for sign in _CHANNEL_SIGNS)
+
+    def has_channel(self, channel: ChannelId) -> bool:
+        """Whether the channel's folder exists and is a real folder with something of a channel in it."""
+        try:
+            mode = (self.root / channel).lstat().st_mode
+        except FileNotFoundError:
+            return False
+        return stat.S_ISDIR(mode) and self._is_channel(channel)
+
+
+SETTINGS: Final = "settings.json"
+LEGACY_SETTINGS: Final = "digby.json"
+STATE: Final = ".recalld"
+VERSION: Final = ".recalld/VERSION"
+QUARANTINE: Final = ".recalld/quarantine"
+INDEX: Final = ".recalld/index"
+CACHE: Final = ".recalld/cache"
+LOCKS: Final = ".recalld/locks"
+
+
+def open_workspace(root: Path) -> Workspace:
+    """Make `root` ready (`.recalld/` and its VERSION) and return it.
+
+    Raises WorkspaceUnusableError, with what to do, when it is no folder, or can't be read or written, or was made by a newer
+    layout.
+    """
+    try:
+        resolved = root.resolve(strict=True)
+        if not resolved.is_dir():
+            raise WorkspaceUnusableError(f"{str(root)!r} is not a folder: give the workspace folder with --workspace")
+        for folder in (STATE, LOCKS, QUARANTINE, CACHE, INDEX):
+            (resolved / folder).mkdir(exist_ok=True)
+        _check_version(resolved / VERSION)
+        next(resolved.iterdir(), None)
+    except FileNotFoundError as err:
+        raise WorkspaceUnusableError(f"{str(root)!r} does not exist: create the folder or mount the volume there") from err
+    except OSError as err:
+        raise WorkspaceUnusableError(
+            f"{str(root)!r} can't be used ({err.strerror}): the user that runs recalld must own it and be able to write to it",
+        ) from err
+    return Workspace(resolved)
+
+
+def _check_version(path: Path) -> None:
+    try:
+        found = path.read_text("utf-8")
+    except FileNotFoundError:
+        path.write_text(LAYOUT_VERSION, "utf-8")
+        return
+    if found.strip() != LAYOUT_VERSION.strip():
+        raise WorkspaceUnusableError(
+            f"the workspace has layout version {found.strip()[:20]!r}, this recalld knows {LAYOUT_VERSION.strip()!r}: "
+            "start the newer recalld on it",
+        )

@@ -1,0 +1,1 @@
+"""The catalogue: scanning, chunking, embedding, indexing and searching. Knows neither `persistence` nor `bot`."""
