@@ -1,6 +1,4 @@
-"""Where things are on the volume: ids from outside become workspace-relative names only here. Reads and writes nothing but
-the folder listing.
-"""
+"""Where things are on the volume: ids from outside become workspace-relative names only here. Reads only folder listings."""
 
 import os
 import re
