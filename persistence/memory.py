@@ -1,0 +1,99 @@
+"""The memory layers: `MEMORY.md` at the workspace's root and in a channel, read whole and appended to under their lock.
+
+Topics are in `topic_store`; what of a layer fits into a prompt is decided by the caller.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from persistence.errors import BodyInvalidError
+from persistence.files import read_text, update_text
+from persistence.workspace import ChannelId, Workspace
+
+# A line that already is Markdown structure (list item, heading, quote, table, fence) is written as it is.
+_STRUCTURE: Final = re.compile(r"[-*+][ \t]|[0-9]{1,9}[.)][ \t]|#{1,6}[ \t]|[>|]|```|~~~", re.ASCII)
+_BULLET: Final = re.compile(r"[-*+][ \t]")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayer:
+    """One `MEMORY.md` as read; `path` is workspace-relative, `utf8` False when bad bytes were replaced."""
+
+    scope: Literal["global", "channel"]
+    path: str
+    text: str
+    etag: str
+    utf8: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where a note stands: lines are 1-based, inclusive and without its heading; `etag` is the file's."""
+
+    path: str
+    start_line: int
+    end_line: int
+    etag: str
+
+
+def load_memory_layers(workspace: Workspace, channel: ChannelId | None) -> list[MemoryLayer]:
+    """The global layer and then the channel's; absent and blank ones are left out. Raises UnsafeObjectError, TooLargeError."""
+    scopes: list[tuple[Literal["global", "channel"], ChannelId | None]] = [("global", None)]
+    if channel is not None:
+        scopes.append(("channel", channel))
+    layers = []
+    for scope, owner in scopes:
+        path = Workspace.memory(owner)
+        file = read_text(workspace.root, path)
+        if file is not None and file.text.strip():
+            layers.append(MemoryLayer(scope, path, file.text.replace("\r\n", "\n"), file.etag, file.utf8))
+    return layers
+
+
+def append_note(workspace: Workspace, channel: ChannelId | None, text: str, *, heading: str | None = None) -> Note:
+    """Append `text` to a memory layer as a line of its own, under the file's lock; an absent file is created.
+
+    One plain line becomes a `- ` bullet; a bullet that is there already is not written again, its place is returned.
+    `heading` becomes a `## ` line before the text. Raises BodyInvalidError for a blank text, NotUtf8Error, UnsafeObjectError,
+    TooLargeError and StoreBusyError; the file is unchanged then.
+    """
+    path = Workspace.memory(channel)
+    body = _note_body(text)
+    title = " ".join((heading or "").split())
+    start_line = 0
+
+    def change(old: str) -> str:
+        nonlocal start_line
+        new, start_line = _place(old, body, title)
+        return new
+
+    file = update_text(workspace.root, path, Workspace.lock_of(path), change)
+    return Note(path, start_line, start_line + body.count("\n"), file.etag)
+
+
+def _note_body(text: str) -> str:
+    clean = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    lines = clean.rstrip().split("\n")
+    while lines and not lines[0].strip():
+        del lines[0]
+    if not lines:
+        raise BodyInvalidError("the note is blank: give it some text")
+    if len(lines) > 1:
+        return "\n".join(lines)
+    line = lines[0].strip()
+    return line if _STRUCTURE.match(line) else f"- {line}"
+
+
+def _place(old: str, body: str, title: str) -> tuple[str, int]:
+    """The new text of the file and the line on which `body` starts."""
+    if "\n" not in body and _BULLET.match(body):
+        for number, line in enumerate(old.split("\n"), start=1):
+            if line.rstrip() == body:
+                return old, number
+    base = old if not old or old.endswith("\n") else f"{old}\n"
+    last = base.removesuffix("\n").rpartition("\n")[2]
+    goes_on = bool(_BULLET.match(last) and _BULLET.match(body) and not title)
+    gap = "\n" if last.strip() and not goes_on else ""
+    before = f"{base}{gap}## {title}\n\n" if title else f"{base}{gap}"
+    return f"{before}{body}\n", before.count("\n") + 1
