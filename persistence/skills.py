@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
