@@ -168,7 +168,7 @@ def _size(line: str) -> int:
 
 
 def _notice(omitted: int, sizes: str) -> str:
-    return f"<!-- topic index cut: {omitted} lines are left out here (it has {sizes}); read the index file for all -->"
+    return f"<!-- topic index cut, lines left out here: {omitted} (it has {sizes}); read the index file for all -->"
 
 
 def _ranked(index: TopicIndex, lines: list[_Line]) -> list[_Line]:
