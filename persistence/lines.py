@@ -9,8 +9,8 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,11 +28,12 @@ _LOCK_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a file as seen under its lock: whole lines without their LF, newest last."""
+    """The end of a file as seen under its lock: whole lines without their LF, newest last; `fd` is open only in `build`."""
 
     lines: list[bytes]
     size_bytes: int
     whole_file: bool
+    fd: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _read_tail(fd: int, size: int) -> tuple[Tail, bytes]:
     lines = body.split(b"\n") if found_lf else []
     if start > 0 and lines:
         lines = lines[1:]  # cut by the window
-    return Tail([line for line in lines if line.strip()], size, whole_file=start == 0), torn
+    return Tail([line for line in lines if line.strip()], size, whole_file=start == 0, fd=fd), torn
 
 
 def _quarantine(root: Path, name: str, offset: int, torn: bytes) -> None:
@@ -159,44 +160,82 @@ def _write_durably(fd: int, name: str, size: int, data: bytes) -> None:
         raise translate(err, name) from err
 
 
-def read_lines(root: Path, name: str, cursor: Cursor) -> Slice:
+def read_lines(root: Path, name: str, cursor: Cursor, *, limit_bytes: int | None = None) -> Slice:
     """The whole lines after `cursor` (none, with a cursor at 0, when the file is absent); empty lines are left out.
 
     A last line without LF counts when it is a complete JSON object. When the file shrank or differs before the cursor, it is
-    read from the start and `restarted` is True. Raises UnsafeObjectError, StoreFaultError.
+    read from the start and `restarted` is True. With `limit_bytes` it stops at the first line end after that many bytes (a
+    slice that consumed fewer was the last). Raises UnsafeObjectError, StoreFaultError.
     """
     try:
         fd = open_regular(root, name)
     except FileNotFoundError:
         return Slice([], Cursor(), restarted=cursor.offset > 0)
     try:
-        same = cursor.offset == 0 or _prefix_hash(fd, cursor.offset) == cursor.prefix
-        start = cursor.offset if same else 0
-        lines, end = _split(_read_from(fd, start), start)
-        return Slice(lines, Cursor(end, _prefix_hash(fd, end)), restarted=not same)
+        return read_open_lines(fd, cursor, limit_bytes=limit_bytes)
     except OSError as err:
         raise translate(err, name) from err
     finally:
         os.close(fd)
 
 
-def read_line_at(root: Path, name: str, offset: int, length: int) -> bytes:
-    """`length` bytes at `offset` (b"" when the file is absent)."""
+def read_open_lines(fd: int, cursor: Cursor, *, limit_bytes: int | None = None) -> Slice:
+    """As `read_lines`, of an open file: inside `append_lines` it saves opening the file again. Raises OSError."""
+    same = cursor.offset == 0 or _prefix_hash(fd, cursor.offset) == cursor.prefix
+    start = cursor.offset if same else 0
+    lines, end = _split(_read_from(fd, start, limit_bytes), start)
+    return Slice(lines, Cursor(end, _prefix_hash(fd, end)), restarted=not same)
+
+
+def find_end(root: Path, name: str) -> Cursor:
+    """The cursor behind the last whole line, found without reading what lies before it."""
     try:
         fd = open_regular(root, name)
     except FileNotFoundError:
-        return b""
+        return Cursor()
     try:
-        return os.pread(fd, length, offset)
+        size = os.fstat(fd).st_size
+        end = size - len(_read_tail(fd, size)[1])
+        return Cursor(end, _prefix_hash(fd, end))
     finally:
         os.close(fd)
 
 
-def _read_from(fd: int, start: int) -> bytes:
-    parts = []
-    while part := os.pread(fd, 1 << 20, start):
+@contextmanager
+def held_lines(root: Path, name: str, *, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[bytes]:
+    """All bytes of `name` (made when absent), while no appender of any process or host gets in; for replacing the file whole.
+
+    An appender that waited finds another file in its place afterwards and locks that one.
+    """
+    fd = _open_locked(root, name, time.monotonic() + timeout_s)
+    try:
+        yield _read_from(fd, 0, None)
+    finally:
+        os.close(fd)
+
+
+def read_spans(root: Path, name: str, spans: list[tuple[int, int]]) -> list[bytes]:
+    """The bytes of each (offset, length), all from one opening; b"" for each when the file is absent."""
+    try:
+        fd = open_regular(root, name)
+    except FileNotFoundError:
+        return [b""] * len(spans)
+    try:
+        return [os.pread(fd, length, offset) for offset, length in spans]
+    except OSError as err:
+        raise translate(err, name) from err
+    finally:
+        os.close(fd)
+
+
+def _read_from(fd: int, start: int, limit: int | None) -> bytes:
+    parts, size = [], 0
+    while part := os.pread(fd, 1 << 20, start + size):
         parts.append(part)
-        start += len(part)
+        size += len(part)
+        if limit is not None and size >= limit and b"\n" in part:
+            data = b"".join(parts)
+            return data[: data.rfind(b"\n") + 1]
     return b"".join(parts)
 
 

@@ -18,7 +18,7 @@ ChannelId = NewType("ChannelId", str)
 LAYOUT_VERSION: Final = "1\n"
 GLOBAL_FOLDERS: Final = frozenset({"memory", "skills", "events", "attachments", "threads", "scratch"})
 _CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", re.ASCII)
-_TS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?\Z", re.ASCII)
+_TS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?\Z", re.ASCII)  # its nanoseconds fit 64 bits
 _CHANNEL_SIGNS: Final = ("log.jsonl", "MEMORY.md", "context.jsonl", "memory")
 
 
@@ -78,6 +78,16 @@ class Workspace:
         return f"{lane.channel}/threads/{parse_ts(lane.thread_ts)}/context.jsonl"
 
     @staticmethod
+    def context_beside(lane: Lane) -> str:
+        """Where a lane's context lives while a file of a newer version, which is left alone, has the usual name."""
+        return Workspace.context(lane).removesuffix(".jsonl") + ".v3.jsonl"
+
+    @staticmethod
+    def version(name: str, label: str) -> str:
+        """Where the previous bytes of a file are kept; `label` tells its versions apart and sorts by time."""
+        return f"{VERSIONS}/{name.replace('%', '%25').replace('/', '%2F')}/{label}"
+
+    @staticmethod
     def last_prompt(channel: ChannelId) -> str:
         return f"{channel}/last_prompt.json"
 
@@ -101,6 +111,10 @@ class Workspace:
     def sync_state(lane: Lane) -> str:
         lane_name = "channel" if lane.thread_ts is None else parse_ts(lane.thread_ts)
         return f".recalld/cache/sync/{lane.channel}/{lane_name}.json"
+
+    @staticmethod
+    def log_index(channel: ChannelId) -> str:
+        return f".recalld/cache/log/{channel}.index"
 
     @staticmethod
     def lock_of(name: str) -> str:
@@ -132,6 +146,7 @@ SETTINGS: Final = "settings.json"
 LEGACY_SETTINGS: Final = "digby.json"
 STATE: Final = ".recalld"
 VERSION: Final = ".recalld/VERSION"
+VERSIONS: Final = ".recalld/versions"
 QUARANTINE: Final = ".recalld/quarantine"
 INDEX: Final = ".recalld/index"
 CACHE: Final = ".recalld/cache"
