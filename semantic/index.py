@@ -1,0 +1,373 @@
+"""The index: chunks with vectors and full text, and a stamp for each document, in LanceDB. Only this module speaks LanceDB.
+
+It is derived from the files and may be deleted at any time. Which hits a query gets in which order is `semantic.search`.
+"""
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semantic.errors import IndexFaultError
+from semantic.terms import codes, plain
+from semantic.types import COLLECTIONS, Chunk, Collection, CollectionStatus, DocumentStat, IndexedDocument, Scope
+
+# lancedb takes a second to import, which would be half of a server's start: it is imported where it is first needed.
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
+    from lancedb.query import FullTextQuery, LanceVectorQueryBuilder
+    from lancedb.table import Table
+
+Vector = npt.NDArray[np.float32]
+Embedded = tuple[Chunk, Vector]
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = "1"  # part of the fingerprint: raise it when rows mean something else
+# Without the mark two processes that insert the same new ids leave silent duplicates (measured).
+_PRIMARY_KEY: Final = {b"lance-schema:unenforced-primary-key": b"true"}
+_VECTOR_INDEX_ROWS: Final = 50_000  # below, an exact scan is as fast
+_OLD_TABLE_AGE: Final = timedelta(days=7)  # a fingerprint that no process has written for so long is no longer served
+_MANY_TABLES: Final = 1000
+_STAT_FIELDS: Final = [field.name for field in fields(DocumentStat)]
+_CANDIDATE_COLUMNS: Final = ["id", "path", "collection", "channel", "heading", "start_line", "end_line", "text", "mtime_ns"]
+
+_STAMP_SCHEMA: Final = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
+        pa.field("collection", pa.string()),
+        pa.field("channel", pa.string()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("mtime_ns", pa.int64()),
+        pa.field("ctime_ns", pa.int64()),
+        pa.field("inode", pa.uint64()),
+        pa.field("sha256", pa.string()),
+        pa.field("chunks", pa.int64()),
+        pa.field("fingerprint", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk that one side found. `score` is BM25 of the text side, or the cosine of the vector side; higher is better."""
+
+    id: str
+    path: str
+    collection: Collection
+    channel: str | None
+    heading: tuple[str, ...]
+    start_line: int
+    end_line: int
+    text: str
+    mtime_ns: int
+    vector: Vector
+    score: float
+
+
+class Index:
+    """Owns the connection and the two tables of one fingerprint. Reads are thread-safe and see other processes' commits."""
+
+    def __init__(self, uri: str, *, dimension: int, fingerprint: str, keep_versions: timedelta = timedelta(hours=1)) -> None:
+        """Take the folder or URI of the index. Nothing is read or made yet.
+
+        `keep_versions`: how long `maintain` leaves superseded data for readers that are still at it (at least ten minutes
+        where other processes read).
+        """
+        self._uri = uri
+        self._dimension = dimension
+        self._fingerprint = fingerprint
+        self._keep_versions = keep_versions
+        suffix = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
+        self._chunks_name, self._stamps_name = f"chunks-{suffix}", f"documents-{suffix}"
+        self._lock = threading.Lock()
+        self._connection: DBConnection | None = None
+        self._tables: dict[str, Table] = {}
+
+    # Reading
+
+    def documents(self) -> dict[str, IndexedDocument]:
+        """What the index holds, by path. Raises IndexFaultError, as all methods do when the index can't be read or written."""
+        if self._read(self._chunks_name, lambda table: table.name) is None:
+            return {}  # stamps without their chunks prove nothing
+        return self._read(self._stamps_name, _indexed_documents) or {}
+
+    def counts(self) -> dict[Collection, CollectionStatus]:
+        documents: Counter[Collection] = Counter()
+        chunks: Counter[Collection] = Counter()
+        for document in self.documents().values():
+            documents[document.stat.collection] += 1
+            chunks[document.stat.collection] += document.chunks
+        return {name: CollectionStatus(documents[name], chunks[name]) for name in COLLECTIONS}
+
+    def vectors(self, path: str) -> dict[str, Vector]:
+        """The stored vectors of a document by chunk id, so that unchanged chunks need no new embedding."""
+        condition = f"path = {_literal(path)}"
+        found = self._read(self._chunks_name, lambda table: table.search().where(condition).select(["id", "vector"]).to_arrow())
+        return {} if found is None else dict(zip(found["id"].to_pylist(), _vectors(found), strict=True))
+
+    def search_text(self, text: str, *, scope: Scope, collections: Sequence[Collection], limit: int) -> list[Candidate]:
+        """Chunks with words or codes of `text`, best first; `text` is data, no syntax. The scope is filtered before ranking."""
+        query = _text_query(text)
+        condition = _condition(scope, collections)
+
+        def run(table: "Table") -> pa.Table:
+            search = table.search(query, query_type="fts").select([*_CANDIDATE_COLUMNS, "vector", "_score"])
+            return (search.where(condition, prefilter=True) if condition else search).limit(limit).to_arrow()
+
+        found = self._read(self._chunks_name, run)
+        return [] if found is None else _candidates(found, found["_score"].to_numpy())
+
+    def search_vector(self, vector: Vector, *, scope: Scope, collections: Sequence[Collection], limit: int) -> list[Candidate]:
+        """Chunks nearest to the unit vector, best first. The scope is filtered before ranking."""
+        condition = _condition(scope, collections)
+
+        def run(table: "Table") -> pa.Table:
+            # Typed as its root class; with this query_type it is the builder of vector searches.
+            search = cast("LanceVectorQueryBuilder", table.search(vector, vector_column_name="vector", query_type="vector"))
+            search = search.distance_type("cosine").nprobes(20).refine_factor(5)
+            search = search.select([*_CANDIDATE_COLUMNS, "vector", "_distance"])
+            return (search.where(condition, prefilter=True) if condition else search).limit(limit).to_arrow()
+
+        found = self._read(self._chunks_name, run)
+        return [] if found is None else _candidates(found, 1 - found["_distance"].to_numpy())
+
+    def refresh(self) -> None:
+        """See the latest commits of other processes (reads do so by themselves), also after the index was deleted."""
+        for name in (self._chunks_name, self._stamps_name):
+            self._read(name, lambda table: table.checkout_latest())  # type: ignore[no-untyped-call]  # lancedb leaves it so
+
+    # Writing
+
+    def apply(self, changed: Sequence[tuple[IndexedDocument, Sequence[Embedded]]], removed: Sequence[str]) -> None:
+        """Replace the chunks of changed documents and drop those of removed ones: one commit, then the stamps in another.
+
+        A kill between the two leaves documents that look unindexed, so that they are simply applied again.
+        """
+        paths = [document.stat.path for document, _ in changed]
+        rows = {chunk.id: _chunk_row(document, chunk, vector) for document, chunks in changed for chunk, vector in chunks}
+        self._merge(self._chunks_name, list(rows.values()), drop=[*paths, *removed])
+        self._merge(self._stamps_name, [_stamp_row(document) for document, _ in changed], drop=removed)
+
+    def restat(self, documents: Sequence[IndexedDocument]) -> None:
+        """Renew the stamps of documents whose content is as it was."""
+        self._merge(self._stamps_name, [_stamp_row(document) for document in documents], drop=[])
+
+    def maintain(self) -> None:
+        """Compact, index the newest rows, drop what is superseded, and tables that no process has written for a week.
+
+        For one owner at a time (the holder of the indexer's lease).
+        """
+        for name in (self._chunks_name, self._stamps_name):
+            self._write(name, self._maintain_table)
+        with _translated("clean up old tables of"):
+            self._drop_old_tables()
+
+    def _maintain_table(self, table: "Table") -> None:
+        _create_missing_indexes(table)
+        table.optimize(cleanup_older_than=self._keep_versions)
+
+    def _drop_old_tables(self) -> None:
+        connection = self._connected()
+        for name in connection.list_tables().tables:
+            if name in (self._chunks_name, self._stamps_name) or not name.startswith(("chunks-", "documents-")):
+                continue
+            last_commit = connection.open_table(name).list_versions()[-1]["timestamp"]
+            if datetime.now() - last_commit > _OLD_TABLE_AGE:  # noqa: DTZ005  versions carry naive local time
+                connection.drop_table(name)
+
+    def _merge(self, name: str, rows: list[dict[str, object]], *, drop: Sequence[str]) -> None:
+        """One commit: insert or update `rows`, delete every other row of the paths in `drop`."""
+        if not rows and not drop:
+            return
+        source = pa.Table.from_pylist(rows, schema=self._schema(name))
+
+        def run(table: "Table") -> None:
+            key = "path" if name == self._stamps_name else "id"
+            merge = table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
+            if drop:
+                merge = merge.when_not_matched_by_source_delete(f"path IN ({', '.join(map(_literal, drop))})")
+            merge.execute(source)
+
+        self._write(name, run)
+
+    # The tables
+
+    def _read(self, name: str, run: "Callable[[Table], T]") -> T | None:
+        """The answer of `run` on the table, None when there is no table."""
+        with _translated("read"):
+            return self._retried(lambda: None if (table := self._open(name)) is None else run(table))
+
+    def _write(self, name: str, run: "Callable[[Table], None]") -> None:
+        """Do `run` on the table, which is made when it is missing."""
+        with _translated("write"):
+            self._retried(lambda: run(self._open(name) or self._create(name)))
+
+    def _retried(self, attempt: Callable[[], T]) -> T:
+        """A handle may point at what another process cleaned up or deleted: then open anew, once."""
+        try:
+            return attempt()
+        except RuntimeError as err:
+            if "Not found" not in str(err):
+                raise
+            with self._lock:
+                self._tables.clear()
+            return attempt()
+
+    def _open(self, name: str) -> "Table | None":
+        """The table, None when it is missing."""
+        with self._lock:
+            if name not in self._tables:
+                connection = self._connected()
+                if name not in connection.list_tables(limit=_MANY_TABLES).tables:
+                    return None
+                self._tables[name] = connection.open_table(name)
+            return self._tables[name]
+
+    def _create(self, name: str) -> "Table":
+        with self._lock:
+            # Empty indexes come with the table: rows that no index covers yet are then cut into words by the same rules.
+            table = self._connected().create_table(name, schema=self._schema(name), exist_ok=True)
+            _create_missing_indexes(table)
+            self._tables[name] = table
+            return table
+
+    def _schema(self, name: str) -> pa.Schema:
+        return _STAMP_SCHEMA if name == self._stamps_name else _chunk_schema(self._dimension)
+
+    def _connected(self) -> "DBConnection":
+        if self._connection is None:
+            import lancedb  # noqa: PLC0415  see above
+
+            # An interval of zero: each read looks for commits of other processes.
+            self._connection = lancedb.connect(self._uri, read_consistency_interval=timedelta(0))
+        return self._connection
+
+
+def _chunk_schema(dimension: int) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
+            pa.field("path", pa.string()),
+            pa.field("collection", pa.string()),
+            pa.field("channel", pa.string()),
+            pa.field("heading", pa.list_(pa.string())),
+            pa.field("start_line", pa.int32()),
+            pa.field("end_line", pa.int32()),
+            pa.field("text", pa.string()),
+            pa.field("search_text", pa.string()),
+            pa.field("codes", pa.string()),
+            pa.field("mtime_ns", pa.int64()),
+            pa.field("vector", pa.list_(pa.float32(), dimension)),
+        ]
+    )
+
+
+def _create_missing_indexes(table: "Table") -> None:
+    from lancedb.index import FTS, Bitmap, BTree, IvfSq  # noqa: PLC0415  see above
+
+    wanted: dict[str, FTS | Bitmap | BTree | IvfSq] = {"path": BTree()}
+    if "vector" in table.schema.names:
+        wanted |= {"id": BTree(), "channel": Bitmap(), "collection": Bitmap()}
+        # icu finds words in Chinese, Japanese and Thai. Stop words stay: English ones are words or names elsewhere ("C").
+        wanted["search_text"] = FTS(base_tokenizer="icu", language="English", stem=True, remove_stop_words=False)
+        wanted["codes"] = FTS(base_tokenizer="whitespace", stem=False, remove_stop_words=False, max_token_length=None)
+        if table.count_rows() >= _VECTOR_INDEX_ROWS:
+            wanted["vector"] = IvfSq(distance_type="cosine")
+    present = {column for index in table.list_indices() for column in index.columns}
+    for column, config in wanted.items():
+        if column not in present:
+            table.create_index(column, config=config)
+
+
+def _match(text: str, column: str) -> "FullTextQuery":
+    from lancedb.query import MatchQuery  # noqa: PLC0415  see above
+
+    return MatchQuery(text, column)  # type: ignore[call-arg]  # mypy doesn't see the defaults behind pydantic.Field
+
+
+def _text_query(text: str) -> "FullTextQuery":
+    from lancedb.query import BooleanQuery, Occur  # noqa: PLC0415  see above
+
+    return BooleanQuery(
+        [(Occur.SHOULD, _match(plain(text), "search_text")), (Occur.SHOULD, _match(" ".join(codes(plain(text))), "codes"))]
+    )
+
+
+def _condition(scope: Scope, collections: Sequence[Collection]) -> str:
+    """The filter of a search, "" for none."""
+    parts = []
+    if not scope.everything:
+        own = "" if scope.channel is None else f" OR channel = {_literal(scope.channel)}"
+        parts.append(f"(channel IS NULL{own})")
+    if collections:
+        parts.append(f"collection IN ({', '.join(map(_literal, collections))})")
+    return " AND ".join(parts)
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _chunk_row(document: IndexedDocument, chunk: Chunk, vector: Vector) -> dict[str, object]:
+    search_text = plain(chunk.embed_text)
+    return {
+        "id": chunk.id,
+        "path": document.stat.path,
+        "collection": document.stat.collection,
+        "channel": document.stat.channel,
+        "heading": list(chunk.heading),
+        "start_line": chunk.start_line,
+        "end_line": chunk.end_line,
+        "text": chunk.text,
+        "search_text": search_text,
+        "codes": " ".join(codes(search_text)),
+        "mtime_ns": document.stat.mtime_ns,
+        "vector": vector,
+    }
+
+
+def _stamp_row(document: IndexedDocument) -> dict[str, object]:
+    stamp = {"sha256": document.sha256, "chunks": document.chunks, "fingerprint": document.fingerprint}
+    return {**asdict(document.stat), **stamp}
+
+
+def _indexed_documents(table: "Table") -> dict[str, IndexedDocument]:
+    """All stamps by path."""
+    rows = table.to_arrow().to_pylist()
+    return {
+        row["path"]: IndexedDocument(
+            DocumentStat(**{name: row[name] for name in _STAT_FIELDS}), row["sha256"], row["chunks"], row["fingerprint"]
+        )
+        for row in rows
+    }
+
+
+def _candidates(found: pa.Table, scores: npt.NDArray[np.float32]) -> list[Candidate]:
+    rows = found.select(_CANDIDATE_COLUMNS).to_pylist()
+    return [
+        Candidate(**{**row, "heading": tuple(row["heading"])}, vector=vector, score=float(score))
+        for row, vector, score in zip(rows, _vectors(found), scores, strict=True)
+    ]
+
+
+def _vectors(found: pa.Table) -> Vector:
+    """The vector column as one array of shape (rows, dimension)."""
+    column = found["vector"].combine_chunks()
+    flat: Vector = column.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError, pa.ArrowException) as err:
+        raise IndexFaultError(f"can't {doing} the index ({err}): it can be deleted and is then rebuilt from the files") from err
