@@ -176,6 +176,16 @@ def open_workspace(root: Path) -> Workspace:
     return Workspace(resolved)
 
 
+def probe(workspace: Workspace) -> None:
+    """Prove that the volume can be written right now; raises WorkspaceUnusableError."""
+    path = workspace.root / STATE / f".probe-{os.getpid()}"
+    try:
+        path.write_bytes(b"ok")
+        path.unlink()
+    except OSError as err:
+        raise WorkspaceUnusableError(f"the volume can't be written: {err.strerror}") from err
+
+
 def _check_version(path: Path) -> None:
     try:
         found = path.read_text("utf-8")

@@ -1,0 +1,89 @@
+"""ASGI middleware around every route: request ids, a body limit that holds while streaming, and the loopback door."""
+
+import re
+import uuid
+from typing import Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bot.api.problems import problem
+from bot.errors import BodyTooLargeError
+
+MAX_BODY_BYTES: Final = 1024 * 1024
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+class Guard:
+    """Wraps the app.
+
+    Without keys only this machine may ask, so a request for another host name is refused: a page that rebinds its own name to
+    127.0.0.1 must not read memory.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        """Guard `app`."""
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        request_id = _request_id(headers.get(b"x-request-id", ""))
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        send = _with_header(send, request_id)
+        try:
+            if not _is_loopback(headers.get(b"host", "")):
+                refusal = problem("forbidden", "without keys recalld answers requests for localhost only")
+                await refusal(scope, receive, send)
+            elif _declared_size(headers) > self._max_body_bytes:
+                await problem("too_large", self._limit_text())(scope, receive, send)
+            else:
+                await self._app(scope, self._limited(receive), send)
+        finally:
+            structlog.contextvars.unbind_contextvars("request_id")
+
+    def _limit_text(self) -> str:
+        return f"the body is over {self._max_body_bytes} bytes"
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Count what really arrives: a declared length may lie or be absent."""
+        seen = 0
+
+        async def limited() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max_body_bytes:
+                raise BodyTooLargeError(self._limit_text())
+            return message
+
+        return limited
+
+
+def _request_id(given: str) -> str:
+    return given if _REQUEST_ID.match(given) else uuid.uuid4().hex
+
+
+def _declared_size(headers: dict[bytes, str]) -> int:
+    declared = headers.get(b"content-length", "0")
+    return int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 20 else 0  # noqa: PLR2004 - digits
+
+
+def _is_loopback(host: str) -> bool:
+    name = host if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
+    name = name.partition("]")[0] + "]" if name.startswith("[") else name
+    return name.lower() in _LOOPBACK_HOSTS
+
+
+def _with_header(send: Send, request_id: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+        await send(message)
+
+    return sending

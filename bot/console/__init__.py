@@ -1,0 +1,1 @@
+"""The web pages at `/`: a plain start page for now."""

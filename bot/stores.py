@@ -1,0 +1,45 @@
+"""What a conversation works on: the open workspace, its logs and contexts, the settings, the search and the indexer.
+
+Opened once by the composition root; nothing here decides anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from persistence.context import Context
+from persistence.log import ChannelLog
+from persistence.settings import SettingsStore
+from persistence.workspace import ChannelId, Lane, Workspace
+from semantic.process import IndexerProcess
+from semantic.search import Searcher
+
+_OPEN_LOGS: Final = 1024
+_OPEN_CONTEXTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The open stores. `log` and `context` open what they are asked for and keep the most recently used ones."""
+
+    workspace: Workspace
+    settings: SettingsStore
+    searcher: Searcher
+    indexer: IndexerProcess
+    log: Callable[[ChannelId], ChannelLog]
+    context: Callable[[Lane], Context]
+
+
+def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Searcher, indexer: IndexerProcess) -> Stores:
+    """Bring the two packages together over one workspace; opens no file yet."""
+
+    @lru_cache(maxsize=_OPEN_LOGS)
+    def log(channel: ChannelId) -> ChannelLog:
+        return ChannelLog(workspace, channel)
+
+    @lru_cache(maxsize=_OPEN_CONTEXTS)
+    def context(lane: Lane) -> Context:
+        return Context(workspace, lane)
+
+    return Stores(workspace=workspace, settings=settings, searcher=searcher, indexer=indexer, log=log, context=context)
