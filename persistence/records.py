@@ -164,6 +164,33 @@ class Entry(Record):
         return (self.model_extra or {}).get(name)
 
 
+class Position(Record):
+    """A cursor on disk: a byte offset, and the hash that proves that what lies before it is still the same."""
+
+    offset: int = 0
+    prefix: str = ""
+
+
+class SyncState(Record):
+    """How far the log is settled for a context. A cache in its own file; a decision where a `custom` entry holds it.
+
+    `through`: messages up to this ts that the context doesn't hold were left out on purpose. `future`: ts that were not yet
+    visible. `waiting`: for a root that has not arrived, the ts of a reply.
+    """
+
+    log: Position = Field(default_factory=Position)
+    context: Position | None = None
+    through: str | None = None
+    future: list[str] = Field(default_factory=list)
+    waiting: dict[str, str] = Field(default_factory=dict)
+    saved: int = Field(default=0, exclude=True)
+    """Up to which offset of the log the cache file has this state."""
+
+
+SYNC_ENTRY: Final = "recalld.sync"
+"""`customType` of the entry that holds a SyncState."""
+
+
 def new_entry_id(taken: set[str] | dict[str, Any]) -> str:
     """8 hex digits that are unique in the file."""
     while (entry_id := secrets.token_hex(4)) in taken:

@@ -56,6 +56,12 @@ def ts_key(ts: str) -> Decimal:
     return Decimal(ts)
 
 
+def normal_ts(ts: str) -> str:
+    """The spelling that stands for all spellings of one ts: `seconds.micros`, more digits only where they say something."""
+    seconds, _, fraction = ts.partition(".")
+    return f"{int(seconds)}.{fraction.rstrip('0').ljust(6, '0')}"
+
+
 def is_ts(text: object) -> bool:
     """Whether a value from a file is usable as a ts."""
     return isinstance(text, str) and _TS.match(text) is not None
