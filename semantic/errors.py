@@ -31,3 +31,13 @@ class IndexFaultError(SemanticError):
     """The index can't be read or written; it can be deleted and rebuilt from the files."""
 
     code = "degraded"
+
+
+class DocumentUnreadableError(SemanticError):
+    """A document can't be read (no regular file, too large, no permission); the others are not affected."""
+
+    code = "degraded"
+
+
+class DocumentChangedError(DocumentUnreadableError):
+    """The document was written to while it was read, or went away; the next sweep looks again."""
