@@ -93,7 +93,9 @@ def _scan(workspace: Workspace, folder: str, depth: int = 0) -> Iterator[str | S
         path = f"{folder}/{name}"
         if reason:
             yield SkillProblem(_shown(path), reason)
-        elif is_folder and depth < _MAX_DEPTH:
+        elif is_folder and depth >= _MAX_DEPTH:
+            yield SkillProblem(path, f"skills are looked for {_MAX_DEPTH} folders deep and no deeper")
+        elif is_folder:
             yield from _scan(workspace, path, depth + 1)
         elif name == _FILE:
             yield path
@@ -178,7 +180,7 @@ def _front_matter(text: str) -> dict[object, object]:
 
 
 def _is_clever(event: object) -> bool:
-    return isinstance(event, yaml.AliasEvent) or bool(getattr(event, "anchor", None) or getattr(event, "tag", None))
+    return bool(getattr(event, "anchor", None) or getattr(event, "tag", None))
 
 
 def read_skill(workspace: Workspace, skill: Skill) -> str:

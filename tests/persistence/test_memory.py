@@ -104,6 +104,12 @@ def test_a_heading_becomes_a_line_before_the_text_and_the_lines_are_those_of_the
     assert (note.start_line, note.end_line) == (5, 7)
 
 
+def test_a_heading_after_a_list_ends_the_list(workspace: Workspace):
+    append_note(workspace, None, "first")
+    append_note(workspace, None, "second", heading="Later")
+    assert lines_of(workspace, "MEMORY.md") == ["- first", "", "## Later", "", "- second", ""]
+
+
 @pytest.mark.parametrize("text", ["- a bullet", "* a star", "1. a number", "# a heading", "> a quote", "| a | table |", "```"])
 def test_a_line_that_is_markdown_already_is_written_as_it_is(workspace: Workspace, text: str):
     append_note(workspace, None, text)

@@ -71,6 +71,14 @@ def test_nested_skills_are_found_and_hidden_and_package_folders_passed_over(work
     assert names(workspace) == ["a", "b", "c"]
 
 
+def test_a_tree_deeper_than_any_skill_is_reported_and_not_searched(workspace: Workspace):
+    good(workspace, "skills/1/2/3/4/5/6/7/deep")
+    good(workspace, "skills/1/2/3/4/5/6/7/8/deeper")
+    loaded = load_skills(workspace, None)
+    assert [skill.name for skill in loaded.items] == ["deep"]
+    assert [problem.path for problem in loaded.problems] == ["skills/1/2/3/4/5/6/7/8/deeper"]
+
+
 def test_a_channels_skill_overrides_the_global_one_of_its_name(workspace: Workspace):
     good(workspace, "skills/deploy", "for all")
     good(workspace, "skills/other")

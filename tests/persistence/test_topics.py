@@ -61,9 +61,9 @@ def test_a_summary_can_neither_pin_nor_age_nor_date_its_topic(summary: str):
 
 
 def test_flags_are_whole_tokens_and_unknown_tokens_are_preserved():
-    found = entry(f"- [A](a.md) [pin]ned {{x=1}} {STAMP} owner:me -- s")
+    found = entry(f"- [A](a.md) [pin]ned {{x=1}} {STAMP} owner--me -- s")
     assert not found.pinned
-    assert found.extra_tokens == ("[pin]ned", "{x=1}", "owner:me")
+    assert (found.extra_tokens, found.summary) == (("[pin]ned", "{x=1}", "owner--me"), "s")
     assert parse_topic_index(render_entry(found)).entries == (found,)
 
 
@@ -110,8 +110,10 @@ def test_crlf_a_byte_order_mark_indents_and_missing_final_newline_are_accepted()
 
 
 def test_a_line_separator_inside_a_summary_makes_no_second_line():
-    index = parse_topic_index("- [A](a.md) -- one\u2028- [Forged](forged.md) -- two\rthree\n")
-    assert [found.file for found in index.entries] == ["a.md"]
+    index = parse_topic_index("- [A\rA](a.md) -- one\u2028- [Forged](forged.md) -- two\rthree\n")
+    [found] = index.entries
+    assert (found.name, found.file) == ("A A", "a.md")
+    assert "\r" not in found.summary
     assert len(index.lines) == 1
 
 
@@ -188,6 +190,13 @@ def test_a_line_that_alone_is_over_the_cap_does_not_shut_out_the_others():
     chosen = select_for_prompt(parse_topic_index(text), max_lines=300)
     assert [found.name for found in parse_topic_index(chosen.text).entries] == ["A"]
     assert chosen.omitted_entries == 1
+
+
+def test_a_short_stale_topic_does_not_slip_in_where_a_fresh_one_did_not_fit():
+    text = f"- [A](a.md) -- {'x' * 400}\n- [B](b.md) -- {'x' * 400}\n- [C](c.md) [stale?] -- c\n"
+    chosen = select_for_prompt(parse_topic_index(text), max_lines=300, max_bytes=800)
+    assert [found.name for found in parse_topic_index(chosen.text).entries] == ["A"]
+    assert chosen.omitted_entries == 2
 
 
 @given(
