@@ -60,7 +60,12 @@ def opened_folder(root: Path, name: str, *, create: bool = False) -> Iterator[in
 
     Raises FileNotFoundError when it is absent and not to be created, UnsafeObjectError when a part is no real folder.
     """
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as err:
+        raise translate(err, name) from err
     try:
         for part in [part for part in name.split("/") if part]:
             fd = _step(fd, part, name, create=create)

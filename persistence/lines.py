@@ -67,20 +67,27 @@ def append_lines(
     fsync, then close. On a failure the old size is restored and nothing may be acknowledged; fsync is never retried.
     Raises StoreBusyError, StorageFullError, StoreFaultError, UnsafeObjectError, and whatever `build` raises.
     """
-    fd = _open_locked(root, name, time.monotonic() + timeout_s)
     try:
-        size = os.fstat(fd).st_size
-        tail, torn = _read_tail(fd, size)
-        seal = b"\n" if torn else b""
-        if torn and decode_line(torn) is None:
-            _quarantine(root, name, size - len(torn), torn)
-        lines = build(tail)
-        _write_durably(fd, name, size, (seal if lines else b"") + b"".join(lines))
-        if size == 0:
-            sync_folder(root, split_name(name)[0])
-        return size + len(seal)
-    finally:
-        os.close(fd)  # releases the lock
+        fd = _open_locked(root, name, time.monotonic() + timeout_s)
+        try:
+            return _append_locked(root, name, fd, build)
+        finally:
+            os.close(fd)  # releases the lock
+    except OSError as err:
+        raise translate(err, name) from err
+
+
+def _append_locked(root: Path, name: str, fd: int, build: Callable[[Tail], list[bytes]]) -> int:
+    size = os.fstat(fd).st_size
+    tail, torn = _read_tail(fd, size)
+    seal = b"\n" if torn else b""
+    if torn and decode_line(torn) is None:
+        _quarantine(root, name, size - len(torn), torn)
+    lines = build(tail)
+    _write_durably(fd, name, size, (seal if lines else b"") + b"".join(lines))
+    if size == 0:
+        sync_folder(root, split_name(name)[0])
+    return size + len(seal)
 
 
 def _open_locked(root: Path, name: str, deadline: float) -> int:
@@ -232,10 +239,10 @@ def _read_from(fd: int, start: int, limit: int | None) -> bytes:
     parts, size = [], 0
     while part := os.pread(fd, 1 << 20, start + size):
         parts.append(part)
+        line_end = size + part.rfind(b"\n") + 1
         size += len(part)
-        if limit is not None and size >= limit and b"\n" in part:
-            data = b"".join(parts)
-            return data[: data.rfind(b"\n") + 1]
+        if limit is not None and line_end >= limit and b"\n" in part:
+            return b"".join(parts)[:line_end]
     return b"".join(parts)
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from persistence.errors import PersistenceError, TsFutureError
-from persistence.files import locked, read_bytes, replace_bytes, translate
+from persistence.files import locked, read_bytes, replace_bytes
 from persistence.group_commit import GroupCommit
 from persistence.lines import Cursor, Slice, Tail, append_lines, read_lines, read_open_lines, read_spans
 from persistence.log_changes import (
@@ -228,10 +228,7 @@ class ChannelLog:
     def _next_lines(self, cursor: Cursor, fd: int | None) -> Slice:
         if fd is None:
             return read_lines(self._root, self._name, cursor, limit_bytes=_READ_BYTES)
-        try:
-            return read_open_lines(fd, cursor, limit_bytes=_READ_BYTES)
-        except OSError as err:
-            raise translate(err, self._name) from err
+        return read_open_lines(fd, cursor, limit_bytes=_READ_BYTES)
 
     def _load_index(self) -> LogIndex:
         try:

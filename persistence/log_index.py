@@ -131,8 +131,8 @@ class LogIndex:
         self._offset.insert(at, offset)
         self._length.insert(at, length)
         self._user.insert(at, _user_hash(record.user))
-        self._state.insert(at, _state_of(record))
-        self.messages += self.is_shown(key) - shown_before
+        self._state.insert(at, state := _state_of(record))
+        self.messages += (self.is_shown(key) - shown_before) if known else not state & (_DELETED | _SILENT)
         self._refer(key, record, known=known)
 
     def _refer(self, key: int, record: LogRecord, *, known: bool) -> None:
