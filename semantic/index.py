@@ -39,18 +39,21 @@ _MANY_TABLES: Final = 1000
 _STAT_FIELDS: Final = [field.name for field in fields(DocumentStat)]
 _CANDIDATE_COLUMNS: Final = ["id", "path", "collection", "channel", "heading", "start_line", "end_line", "text", "mtime_ns"]
 
+
+def _key(name: str) -> pa.Field:
+    return pa.field(name, pa.string(), nullable=False, metadata=_PRIMARY_KEY)
+
+
+def _columns(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in names]
+
+
 _STAMP_SCHEMA: Final = pa.schema(
     [
-        pa.field("path", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
-        pa.field("collection", pa.string()),
-        pa.field("channel", pa.string()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("mtime_ns", pa.int64()),
-        pa.field("ctime_ns", pa.int64()),
-        pa.field("inode", pa.uint64()),
-        pa.field("sha256", pa.string()),
-        pa.field("chunks", pa.int64()),
-        pa.field("fingerprint", pa.string()),
+        _key("path"),
+        *_columns(pa.string(), "collection", "channel", "sha256", "fingerprint"),
+        *_columns(pa.int64(), "size_bytes", "mtime_ns", "ctime_ns", "chunks"),
+        *_columns(pa.uint64(), "inode"),
     ]
 )
 
@@ -254,18 +257,11 @@ class Index:
 def _chunk_schema(dimension: int) -> pa.Schema:
     return pa.schema(
         [
-            pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
-            pa.field("path", pa.string()),
-            pa.field("collection", pa.string()),
-            pa.field("channel", pa.string()),
-            pa.field("heading", pa.list_(pa.string())),
-            pa.field("start_line", pa.int32()),
-            pa.field("end_line", pa.int32()),
-            pa.field("text", pa.string()),
-            pa.field("search_text", pa.string()),
-            pa.field("codes", pa.string()),
-            pa.field("mtime_ns", pa.int64()),
-            pa.field("vector", pa.list_(pa.float32(), dimension)),
+            _key("id"),
+            *_columns(pa.string(), "path", "collection", "channel", "text", "search_text", "codes"),
+            *_columns(pa.list_(pa.string()), "heading"),
+            *_columns(pa.int64(), "start_line", "end_line", "mtime_ns"),
+            *_columns(pa.list_(pa.float32(), dimension), "vector"),
         ]
     )
 

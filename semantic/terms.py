@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 _MAX_QUERY_CHARS: Final = 2000  # more than the model reads; a pasted file must not become a thousand-word query
@@ -11,7 +12,8 @@ _MAX_CODE_CHARS: Final = 200
 _PARTS: Final = re.compile(r"[/\\=:@,;()\[\]{}<>\"'`|]+|(?<=\bv)(?=\d)", re.IGNORECASE)
 _WORD: Final = re.compile(r"\w+")
 _SPACELESS: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_ENDING: Final = re.compile(r"(?<=\w{3})(?:ations?|ments?|ings?|ied|ies|ers?|ed|es|ly|s|e|y)$")
+_ENDINGS: Final = "ations?|ments?|ings?|ied|ies|ers?|ed|es|ly|s|e|y"
+_ENDING: Final = re.compile(rf"(?<=\w{{3}})(?:{_ENDINGS})$")
 # fmt: off
 _STOP_WORDS: Final = frozenset(
     {
@@ -68,20 +70,45 @@ def query_text(text: str) -> str:
     return " ".join((telling or list(words))[:_MAX_QUERY_WORDS])
 
 
-def stems(text: str) -> list[str]:
-    """The distinct words of `text` without case and English endings; pairs of characters where words have no spaces."""
-    found: dict[str, None] = {}
-    for word in _WORD.findall(plain(text).casefold()):
+@dataclass(frozen=True, slots=True)
+class QueryTerms:
+    """What a query looks for: word stems, and literals (codes, and pairs of characters where words have no spaces)."""
+
+    total: int
+    words: re.Pattern[str]
+    literals: re.Pattern[str]
+
+
+def parse_terms(query: str) -> QueryTerms:
+    folded = plain(query).casefold()
+    stems: dict[str, None] = {}
+    literals = dict.fromkeys(codes(folded))
+    for word in _WORD.findall(folded):
         if _SPACELESS.search(word):
-            found.update(dict.fromkeys(word[at : at + 2] for at in range(max(1, len(word) - 1))))
+            literals.update(dict.fromkeys(word[at : at + 2] for at in range(max(1, len(word) - 1))))
         else:
-            found[_ENDING.sub("", word)] = None
-    return list(found)
+            stems[_ENDING.sub("", word)] = None
+    return QueryTerms(
+        len(stems) + len(literals),
+        re.compile(rf"(?<!\w)({_any_of(stems)})(?:{_ENDINGS})?(?!\w)", re.IGNORECASE),
+        re.compile(rf"(?=({_any_of(literals)}))", re.IGNORECASE),  # looks ahead, since pairs overlap
+    )
 
 
-def coverage(query_stems: Sequence[str], text: str) -> float:
-    """The share of a query's stems that `text` has, 0..1."""
-    if not query_stems:
-        return 0.0
-    present = set(stems(text))
-    return sum(stem in present for stem in query_stems) / len(query_stems)
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"
+
+
+def find_terms(terms: QueryTerms, text: str) -> list[tuple[int, str]]:
+    """Where the terms stand in `text`, in order: (position, term)."""
+    matches = (match for pattern in (terms.words, terms.literals) for match in pattern.finditer(text))
+    return sorted((match.start(), match.group(1).casefold()) for match in matches)
+
+
+def coverage(terms: QueryTerms, text: str) -> float:
+    """The share of a query's terms that `text` has, 0..1."""
+    return len({term for _, term in find_terms(terms, plain(text))}) / max(1, terms.total)
+
+
+def distinct_words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))
