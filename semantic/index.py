@@ -8,17 +8,27 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from semantic.errors import IndexFaultError
+from semantic.rows import (
+    CANDIDATE_COLUMNS,
+    SCHEMA_VERSION,
+    STAMP_SCHEMA,
+    Candidate,
+    Vector,
+    candidates,
+    chunk_row,
+    chunk_schema,
+    indexed_documents,
+    stamp_row,
+    vectors,
+)
 from semantic.terms import codes, plain
-from semantic.types import COLLECTIONS, Chunk, Collection, CollectionStatus, DocumentStat, IndexedDocument, Scope
+from semantic.types import COLLECTIONS, Chunk, Collection, CollectionStatus, IndexedDocument, Scope
 
 # lancedb takes a second to import, which would be half of a server's start: it is imported where it is first needed.
 if TYPE_CHECKING:
@@ -26,53 +36,13 @@ if TYPE_CHECKING:
     from lancedb.query import FullTextQuery, LanceVectorQueryBuilder
     from lancedb.table import Table
 
-Vector = npt.NDArray[np.float32]
+__all__ = ["SCHEMA_VERSION", "Index"]
+
 Embedded = tuple[Chunk, Vector]
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = "1"  # part of the fingerprint: raise it when rows mean something else
-# Without the mark two processes that insert the same new ids leave silent duplicates (measured).
-_PRIMARY_KEY: Final = {b"lance-schema:unenforced-primary-key": b"true"}
 _VECTOR_INDEX_ROWS: Final = 50_000  # below, an exact scan is as fast
 _OLD_TABLE_AGE: Final = timedelta(days=7)  # a fingerprint that no process has written for so long is no longer served
-_MANY_TABLES: Final = 1000
-_STAT_FIELDS: Final = [field.name for field in fields(DocumentStat)]
-_CANDIDATE_COLUMNS: Final = ["id", "path", "collection", "channel", "heading", "start_line", "end_line", "text", "mtime_ns"]
-
-
-def _key(name: str) -> pa.Field:
-    return pa.field(name, pa.string(), nullable=False, metadata=_PRIMARY_KEY)
-
-
-def _columns(kind: pa.DataType, *names: str) -> list[pa.Field]:
-    return [pa.field(name, kind) for name in names]
-
-
-_STAMP_SCHEMA: Final = pa.schema(
-    [
-        _key("path"),
-        *_columns(pa.string(), "collection", "channel", "sha256", "fingerprint"),
-        *_columns(pa.int64(), "size_bytes", "mtime_ns", "ctime_ns", "chunks"),
-        *_columns(pa.uint64(), "inode"),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A chunk that one side found. `score` is BM25 of the text side, or the cosine of the vector side; higher is better."""
-
-    id: str
-    path: str
-    collection: Collection
-    channel: str | None
-    heading: tuple[str, ...]
-    start_line: int
-    end_line: int
-    text: str
-    mtime_ns: int
-    vector: Vector
-    score: float
 
 
 class Index:
@@ -100,7 +70,7 @@ class Index:
         """What the index holds, by path. Raises IndexFaultError, as all methods do when the index can't be read or written."""
         if self._read(self._chunks_name, lambda table: table.name) is None:
             return {}  # stamps without their chunks prove nothing
-        return self._read(self._stamps_name, _indexed_documents) or {}
+        return self._read(self._stamps_name, lambda table: indexed_documents(table.to_arrow())) or {}
 
     def counts(self) -> dict[Collection, CollectionStatus]:
         documents: Counter[Collection] = Counter()
@@ -114,7 +84,7 @@ class Index:
         """The stored vectors of a document by chunk id, so that unchanged chunks need no new embedding."""
         condition = f"path = {_literal(path)}"
         found = self._read(self._chunks_name, lambda table: table.search().where(condition).select(["id", "vector"]).to_arrow())
-        return {} if found is None else dict(zip(found["id"].to_pylist(), _vectors(found), strict=True))
+        return {} if found is None else dict(zip(found["id"].to_pylist(), vectors(found), strict=True))
 
     def search_text(self, text: str, *, scope: Scope, collections: Sequence[Collection], limit: int) -> list[Candidate]:
         """Chunks with words or codes of `text`, best first; `text` is data, no syntax. The scope is filtered before ranking."""
@@ -122,11 +92,11 @@ class Index:
         condition = _condition(scope, collections)
 
         def run(table: "Table") -> pa.Table:
-            search = table.search(query, query_type="fts").select([*_CANDIDATE_COLUMNS, "vector", "_score"])
+            search = table.search(query, query_type="fts").select([*CANDIDATE_COLUMNS, "_score"])
             return (search.where(condition, prefilter=True) if condition else search).limit(limit).to_arrow()
 
         found = self._read(self._chunks_name, run)
-        return [] if found is None else _candidates(found, found["_score"].to_numpy())
+        return [] if found is None else candidates(found, found["_score"].to_numpy())
 
     def search_vector(self, vector: Vector, *, scope: Scope, collections: Sequence[Collection], limit: int) -> list[Candidate]:
         """Chunks nearest to the unit vector, best first. The scope is filtered before ranking."""
@@ -136,11 +106,11 @@ class Index:
             # Typed as its root class; with this query_type it is the builder of vector searches.
             search = cast("LanceVectorQueryBuilder", table.search(vector, vector_column_name="vector", query_type="vector"))
             search = search.distance_type("cosine").nprobes(20).refine_factor(5)
-            search = search.select([*_CANDIDATE_COLUMNS, "vector", "_distance"])
+            search = search.select([*CANDIDATE_COLUMNS, "_distance"])
             return (search.where(condition, prefilter=True) if condition else search).limit(limit).to_arrow()
 
         found = self._read(self._chunks_name, run)
-        return [] if found is None else _candidates(found, 1 - found["_distance"].to_numpy())
+        return [] if found is None else candidates(found, 1 - found["_distance"].to_numpy())
 
     def refresh(self) -> None:
         """See the latest commits of other processes (reads do so by themselves), also after the index was deleted."""
@@ -155,13 +125,13 @@ class Index:
         A kill between the two leaves documents that look unindexed, so that they are simply applied again.
         """
         paths = [document.stat.path for document, _ in changed]
-        rows = {chunk.id: _chunk_row(document, chunk, vector) for document, chunks in changed for chunk, vector in chunks}
+        rows = {chunk.id: chunk_row(document, chunk, vector) for document, chunks in changed for chunk, vector in chunks}
         self._merge(self._chunks_name, list(rows.values()), drop=[*paths, *removed])
-        self._merge(self._stamps_name, [_stamp_row(document) for document, _ in changed], drop=removed)
+        self._merge(self._stamps_name, [stamp_row(document) for document, _ in changed], drop=removed)
 
     def restat(self, documents: Sequence[IndexedDocument]) -> None:
         """Renew the stamps of documents whose content is as it was."""
-        self._merge(self._stamps_name, [_stamp_row(document) for document in documents], drop=[])
+        self._merge(self._stamps_name, [stamp_row(document) for document in documents], drop=[])
 
     def maintain(self) -> None:
         """Compact, index the newest rows, drop what is superseded, and tables that no process has written for a week.
@@ -180,10 +150,8 @@ class Index:
     def _drop_old_tables(self) -> None:
         connection = self._connected()
         for name in connection.list_tables().tables:
-            if name in (self._chunks_name, self._stamps_name) or not name.startswith(("chunks-", "documents-")):
-                continue
-            last_commit = connection.open_table(name).list_versions()[-1]["timestamp"]
-            if datetime.now() - last_commit > _OLD_TABLE_AGE:  # noqa: DTZ005  versions carry naive local time
+            is_ours = name.startswith(("chunks-", "documents-"))
+            if is_ours and name not in (self._chunks_name, self._stamps_name) and _is_forgotten(connection, name):
                 connection.drop_table(name)
 
     def _merge(self, name: str, rows: list[dict[str, object]], *, drop: Sequence[str]) -> None:
@@ -228,10 +196,10 @@ class Index:
         """The table, None when it is missing."""
         with self._lock:
             if name not in self._tables:
-                connection = self._connected()
-                if name not in connection.list_tables(limit=_MANY_TABLES).tables:
+                try:
+                    self._tables[name] = self._connected().open_table(name)
+                except ValueError:  # so lancedb says that there is no such table
                     return None
-                self._tables[name] = connection.open_table(name)
             return self._tables[name]
 
     def _create(self, name: str) -> "Table":
@@ -243,7 +211,7 @@ class Index:
             return table
 
     def _schema(self, name: str) -> pa.Schema:
-        return _STAMP_SCHEMA if name == self._stamps_name else _chunk_schema(self._dimension)
+        return STAMP_SCHEMA if name == self._stamps_name else chunk_schema(self._dimension)
 
     def _connected(self) -> "DBConnection":
         if self._connection is None:
@@ -254,16 +222,13 @@ class Index:
         return self._connection
 
 
-def _chunk_schema(dimension: int) -> pa.Schema:
-    return pa.schema(
-        [
-            _key("id"),
-            *_columns(pa.string(), "path", "collection", "channel", "text", "search_text", "codes"),
-            *_columns(pa.list_(pa.string()), "heading"),
-            *_columns(pa.int64(), "start_line", "end_line", "mtime_ns"),
-            *_columns(pa.list_(pa.float32(), dimension), "vector"),
-        ]
-    )
+def _is_forgotten(connection: "DBConnection", name: str) -> bool:
+    """Whether the table's last commit is long past."""
+    try:
+        last_commit = connection.open_table(name).list_versions()[-1]["timestamp"]
+    except ValueError:
+        return False  # another process is about to make it
+    return bool(datetime.now() - last_commit > _OLD_TABLE_AGE)  # noqa: DTZ005  versions carry naive local time
 
 
 def _create_missing_indexes(table: "Table") -> None:
@@ -310,55 +275,6 @@ def _condition(scope: Scope, collections: Sequence[Collection]) -> str:
 
 def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def _chunk_row(document: IndexedDocument, chunk: Chunk, vector: Vector) -> dict[str, object]:
-    search_text = plain(chunk.embed_text)
-    return {
-        "id": chunk.id,
-        "path": document.stat.path,
-        "collection": document.stat.collection,
-        "channel": document.stat.channel,
-        "heading": list(chunk.heading),
-        "start_line": chunk.start_line,
-        "end_line": chunk.end_line,
-        "text": chunk.text,
-        "search_text": search_text,
-        "codes": " ".join(codes(search_text)),
-        "mtime_ns": document.stat.mtime_ns,
-        "vector": vector,
-    }
-
-
-def _stamp_row(document: IndexedDocument) -> dict[str, object]:
-    stamp = {"sha256": document.sha256, "chunks": document.chunks, "fingerprint": document.fingerprint}
-    return {**asdict(document.stat), **stamp}
-
-
-def _indexed_documents(table: "Table") -> dict[str, IndexedDocument]:
-    """All stamps by path."""
-    rows = table.to_arrow().to_pylist()
-    return {
-        row["path"]: IndexedDocument(
-            DocumentStat(**{name: row[name] for name in _STAT_FIELDS}), row["sha256"], row["chunks"], row["fingerprint"]
-        )
-        for row in rows
-    }
-
-
-def _candidates(found: pa.Table, scores: npt.NDArray[np.float32]) -> list[Candidate]:
-    rows = found.select(_CANDIDATE_COLUMNS).to_pylist()
-    return [
-        Candidate(**{**row, "heading": tuple(row["heading"])}, vector=vector, score=float(score))
-        for row, vector, score in zip(rows, _vectors(found), scores, strict=True)
-    ]
-
-
-def _vectors(found: pa.Table) -> Vector:
-    """The vector column as one array of shape (rows, dimension)."""
-    column = found["vector"].combine_chunks()
-    flat: Vector = column.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
 
 
 @contextmanager

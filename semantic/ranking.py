@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semantic.index import Candidate, Vector
+from semantic.rows import Candidate, Vector
 from semantic.terms import QueryTerms, coverage, distinct_words
 
 MAX_HITS_PER_DOCUMENT: Final = 3

@@ -7,9 +7,10 @@ from typing import Final
 
 from semantic.embedder import Embedder, Vectors
 from semantic.errors import DocumentUnreadableError, EmbedderUnavailableError, IndexFaultError, QueryEmptyError
-from semantic.index import Candidate, Index
+from semantic.index import Index
 from semantic.passages import cut_snippet, find_lines
 from semantic.ranking import Ranked, fuse, rank_by_text, rank_by_vector, select
+from semantic.rows import Candidate
 from semantic.scanner import load_document
 from semantic.terms import QueryTerms, parse_terms, plain, query_text
 from semantic.types import Hit, Query, Scope, SearchResult
