@@ -1,7 +1,7 @@
 """The composition root: opens the stores, introduces the packages to each other and owns what runs."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ async def open_services(config: Config, workspace: Workspace, *, surface: str) -
         workspace, SettingsStore(workspace, overrides=config.setting_overrides), searcher=searcher, indexer=indexer
     )
 
-    async def run(lane: Lane, records: list[LogRecord], emit: Listener) -> Replied:
+    async def run(lane: Lane, records: Sequence[LogRecord], emit: Listener) -> Replied:
         return await run_turn(stores, lane, records, surface=surface, emit=emit)
 
     lanes = Lanes(stores, run, limit=config.lane_limit)

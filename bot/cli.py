@@ -23,10 +23,10 @@ from bot.errors import BotError, StartRefusedError
 from bot.message import Answered, IncomingMessage
 from persistence.errors import PersistenceError
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
+from semantic.embedder import Embedder
 from semantic.embedders import load_embedder
 from semantic.errors import SemanticError
-from semantic.index import Index
-from semantic.indexer import Indexer, fingerprint_of
+from semantic.indexer import Indexer, open_indexer
 from semantic.search import Searcher
 from semantic.types import IndexStatus, Query, Scope
 
@@ -179,12 +179,9 @@ def _answer_json(answered: Answered) -> str:
     return json.dumps({"message": answered.message.to_json(), "reply": reply}, ensure_ascii=False)
 
 
-def _open_index(config: Config, workspace: Workspace, *, threads: int) -> tuple[Index, Indexer, Searcher]:
+def _open_index(config: Config, workspace: Workspace, *, threads: int) -> tuple[Indexer, Embedder]:
     embedder = load_embedder(config.embedder, threads=threads)
-    fingerprint = fingerprint_of(embedder.name)
-    index = Index(config.index_location(workspace.root), dimension=embedder.dimension, fingerprint=fingerprint)
-    indexer = Indexer(workspace.root, index, embedder, fingerprint=fingerprint)
-    return index, indexer, Searcher(workspace.root, index, embedder)
+    return open_indexer(workspace.root, config.index_location(workspace.root), embedder), embedder
 
 
 @app.command()
@@ -200,7 +197,8 @@ def search(
     with _refusals():
         config, opened = _open(workspace)
         scope = Scope(everything=True) if channel is None else Scope(channel=parse_channel_id(channel))
-        _, indexer, searcher = _open_index(config, opened, threads=1)
+        indexer, embedder = _open_index(config, opened, threads=1)
+        searcher = Searcher(opened.root, indexer.index, embedder)
         searcher.warm()
         found = searcher.search(Query(text=query, scope=scope, limit=limit))
         status = indexer.survey()
@@ -220,7 +218,7 @@ def index_status(workspace: WorkspaceOption = None, *, as_json: JsonOption = Fal
     """What is indexed and what waits."""
     with _refusals():
         config, opened = _open(workspace)
-        _, indexer, _ = _open_index(config, opened, threads=1)
+        indexer, _ = _open_index(config, opened, threads=1)
         _print_status(indexer.survey(), as_json=as_json)
 
 
@@ -229,7 +227,7 @@ def index_update(workspace: WorkspaceOption = None, *, as_json: JsonOption = Fal
     """Index every change, also beside a running server."""
     with _refusals():
         config, opened = _open(workspace)
-        _, indexer, _ = _open_index(config, opened, threads=2)
+        indexer, _ = _open_index(config, opened, threads=2)
         _print_status(indexer.update_once(), as_json=as_json)
 
 

@@ -6,6 +6,7 @@ A message is logged before anything else happens; messages that arrive while the
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -21,6 +22,7 @@ from persistence.workspace import Lane, ts_key
 logger = structlog.get_logger()
 
 Listener = Callable[[TurnEvent], None]
+T = TypeVar("T")
 RunTurn = Callable[[Lane, Sequence[LogRecord], Listener], Awaitable[Replied]]
 
 
@@ -42,6 +44,7 @@ class _Queue:
     arriving: int = 0
     task: "asyncio.Task[None] | None" = None
     turn: "asyncio.Task[Replied] | None" = None
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def find(self, ts: str) -> _Waiting | None:
         return next((waiting for waiting in (*self.running, *self.waiting) if waiting.record.ts == ts), None)
@@ -88,6 +91,16 @@ class Lanes:
         if queue is None or queue.turn is None:
             return False
         return queue.turn.cancel()
+
+    async def run_alone(self, lane: Lane, work: Callable[[], T]) -> T:
+        """Do something with the lane's context in a thread, while no turn of the lane runs."""
+        queue = self._admit(lane)
+        try:
+            async with queue.alone:
+                return await asyncio.to_thread(work)
+        finally:
+            queue.arriving -= 1
+            self._drop_if_idle(lane, queue)
 
     async def close(self, timeout_s: float) -> None:
         """Let running turns end within `timeout_s`, then stop them. Waiting messages stay logged and get no answer here."""
@@ -155,7 +168,8 @@ class Lanes:
             while queue.waiting and not self._closing:
                 queue.running = sorted(queue.waiting, key=lambda waiting: ts_key(waiting.record.ts))
                 queue.waiting = []
-                await self._answer(lane, queue)
+                async with queue.alone:
+                    await self._answer(lane, queue)
                 queue.running = []
         finally:
             queue.task = None

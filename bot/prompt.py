@@ -233,9 +233,8 @@ def _topics(inputs: PromptInputs, fence: str) -> tuple[Section, ...]:
     for topics in inputs.topics:
         share_bytes = _budget(inputs, "topics") * BYTES_PER_TOKEN // len(inputs.topics)
         chosen = select_for_prompt(topics.index, max_lines=topics.max_lines, max_bytes=share_bytes)
-        body = neutralise("\n".join(chosen.lines))
-        text = f"## Topics ({topics.path})\n" + _fenced(fence, topics.path, body) + _cut_note(chosen.omitted, topics.path)
-        sections.append(_section("topics", text, sources=[topics.path], omitted_lines=chosen.omitted))
+        text = f"## Topics ({topics.path})\n" + _fenced(fence, topics.path, neutralise(chosen.text.strip("\n")))
+        sections.append(_section("topics", text, sources=[topics.path], omitted_lines=chosen.omitted_lines))
     return tuple(sections)
 
 

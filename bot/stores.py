@@ -19,11 +19,34 @@ _OPEN_LOGS: Final = 1024
 _OPEN_CONTEXTS: Final = 256
 
 
+class OwnWrites:
+    """Remembers that this process wrote memory that a search may not see yet. Used from one event loop."""
+
+    def __init__(self, indexer: IndexerProcess) -> None:
+        """Bring writes up to date with `indexer`."""
+        self._indexer = indexer
+        self._marked = 0
+        self._settled = 0
+
+    def mark(self) -> None:
+        """A memory file was written."""
+        self._marked += 1
+        self._indexer.wake()
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until every marked write is searchable, at most `timeout_s`; costs nothing when there is none."""
+        marked = self._marked
+        if self._settled < marked and await self._indexer.flush(timeout_s):
+            self._settled = max(self._settled, marked)
+        return self._settled >= marked
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     """The open stores. `log` and `context` open what they are asked for and keep the most recently used ones."""
 
     workspace: Workspace
+    writes: OwnWrites
     settings: SettingsStore
     searcher: Searcher
     indexer: IndexerProcess
@@ -42,4 +65,12 @@ def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Sear
     def context(lane: Lane) -> Context:
         return Context(workspace, lane)
 
-    return Stores(workspace=workspace, settings=settings, searcher=searcher, indexer=indexer, log=log, context=context)
+    return Stores(
+        workspace=workspace,
+        writes=OwnWrites(indexer),
+        settings=settings,
+        searcher=searcher,
+        indexer=indexer,
+        log=log,
+        context=context,
+    )

@@ -2,11 +2,15 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Final
 
 from bot.message import Json, Passage
 from bot.stores import Stores
 from persistence.workspace import Lane
 from semantic.types import Hit, Scope
+
+FRESH_TIMEOUT_S: Final = 2.0
+"""How long a search of a turn waits for this process's own writes to be indexed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,6 @@ class Bench:
     lane: Lane
     current_ts: str
     seen: list[Passage] = field(default_factory=list)
-    wrote: list[str] = field(default_factory=list)
 
     @property
     def scope(self) -> Scope:

@@ -18,8 +18,7 @@ from bot.models import resolve_model
 from bot.models.mapping import to_model_messages
 from bot.prompt import Prompt, PromptInputs, TopicList, build_system_prompt
 from bot.stores import Stores
-from bot.tool import Bench, passage_of
-from persistence.context import wrap_message
+from bot.tool import FRESH_TIMEOUT_S, Bench, passage_of
 from persistence.files import locked, replace_bytes
 from persistence.log import NewMessage
 from persistence.memory import load_memory_layers
@@ -29,11 +28,11 @@ from persistence.skills import load_skills
 from persistence.sync import sync_log_to_context
 from persistence.topic_store import read_topic_index
 from persistence.workspace import ChannelId, Lane, Workspace
+from persistence.wrapper import wrap_message
 from semantic.errors import QueryEmptyError, SemanticError
 from semantic.types import Query
 
 CONTEXT_BUDGET_TOKENS: Final = 100_000
-FRESH_TIMEOUT_S: Final = 2.0
 _SOURCE: Final = re.compile(r"([^\s()<>\[\]`\"']+)#L(\d+)(?:-L?(\d+))?")
 Emit = Callable[[TurnEvent], None]
 logger = structlog.get_logger()
@@ -103,8 +102,7 @@ async def recall(stores: Stores, lane: Lane, text: str, *, settings: Settings) -
     """Passages that bear on `text`, from what the lane may see; nothing is worse than no answer, so a broken index gives none."""
     if not settings.recall.enabled:
         return ()
-    if stores.indexer.status.pending:
-        await stores.indexer.flush(FRESH_TIMEOUT_S)
+    await stores.writes.settle(FRESH_TIMEOUT_S)
     query = Query(
         text=text,
         scope=Bench(stores, lane, current_ts="").scope,

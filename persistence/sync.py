@@ -37,6 +37,29 @@ def sync_log_to_context(log: ChannelLog, context: Context, workspace: Workspace,
     At most the newest `limit` messages; the context is told how many older ones stay in the log. How far the log has been
     gone through is remembered, so that the old is not read again; without that memory the context itself tells what it holds.
     """
+    news = _find_news(log, context, workspace, current_ts=current_ts, limit=limit)
+    context.append(news.messages, settled=news.state if news.synced.omitted else None)
+    context.sync_state = _save_when_due(news.state, context, workspace, now=news.synced.omitted > 0)
+    return news.synced
+
+
+def preview_sync(
+    log: ChannelLog, context: Context, workspace: Workspace, *, current_ts: str, limit: int = 500
+) -> Sequence[Message]:
+    """The messages that `sync_log_to_context` would append; changes nothing on disk."""
+    return _find_news(log, context, workspace, current_ts=current_ts, limit=limit).messages
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What a sync has to bring, and the state of the log's reading after it."""
+
+    messages: Sequence[Message]
+    state: SyncState
+    synced: Synced
+
+
+def _find_news(log: ChannelLog, context: Context, workspace: Workspace, *, current_ts: str, limit: int) -> _News:
     context.refresh()
     state = _load_state(context, workspace)
     found = log.lines_from(Cursor(state.log.offset, state.log.prefix))
@@ -54,9 +77,8 @@ def sync_log_to_context(log: ChannelLog, context: Context, workspace: Workspace,
         saved=state.saved,
     )
     brought = _without(news, omitted)
-    context.append(_to_messages(brought, len(omitted)), settled=state if omitted else None)
-    context.sync_state = _save_when_due(state, context, workspace, now=bool(omitted))
-    return Synced(sum(isinstance(item, Shown) for item in brought), len(omitted))
+    synced = Synced(sum(isinstance(item, Shown) for item in brought), len(omitted))
+    return _News(_to_messages(brought, len(omitted)), state, synced)
 
 
 def _load_state(context: Context, workspace: Workspace) -> SyncState:

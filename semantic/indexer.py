@@ -134,6 +134,15 @@ class Indexer:
         """As of the last sweep, or of the last group of a running one."""
         return self._status
 
+    @property
+    def index(self) -> Index:
+        """The index that is brought up to date."""
+        return self._index
+
+    def survey(self) -> IndexStatus:
+        """What is indexed now and what a sweep would find to do; changes nothing and needs no lease."""
+        return self._report(self._look(), "idle")
+
     def update_once(self, *, progress: Progress | None = None, pause: Callable[[], bool] = _never) -> IndexStatus:
         """One sweep. It ends early, with the rest `pending`, when `pause` says so between two groups of documents.
 

@@ -36,8 +36,7 @@ def test_functions_fit_a_screen():
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length
         for path in SOURCES
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or 0) - node.lineno + 1) > 60
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (length := (node.end_lineno or 0) - node.lineno + 1) > 60
     }
     assert long == {}
 

@@ -23,6 +23,7 @@ from bot.api.schemas import (
 )
 from bot.errors import BodyInvalidError, NotFoundError
 from bot.stores import Stores
+from persistence.context import Context
 from persistence.workspace import ChannelId, Lane, is_ts
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"])
@@ -110,7 +111,7 @@ async def read_context(
     after = decode_cursor(cursor)
 
     def read() -> EntryPage:
-        context = stores.context(Lane(channel, thread_ts))
+        context = Context(stores.workspace, Lane(channel, thread_ts))  # one of its own: a turn may be using the shared one
         context.refresh()
         found = context.entries(after=after, limit=limit + 1)
         items = [EntryOut.model_validate(entry.to_json()) for entry in found[:limit]]
@@ -120,9 +121,10 @@ async def read_context(
 
 
 @router.delete("/{channel}/context", responses=responses("channel_invalid", "store_busy"))
-async def archive_context(channel: ChannelDep, stores: StoresDep, thread_ts: Ts | None = None) -> ArchivedOut:
-    """Put the lane's context aside and start afresh; history and memory stay."""
-    return ArchivedOut(archived=await asyncio.to_thread(stores.context(Lane(channel, thread_ts)).archive))
+async def archive_context(channel: ChannelDep, stores: StoresDep, lanes: LanesDep, thread_ts: Ts | None = None) -> ArchivedOut:
+    """Put the lane's context aside and start afresh; history and memory stay. Waits for a running turn of the lane."""
+    lane = Lane(channel, thread_ts)
+    return ArchivedOut(archived=await lanes.run_alone(lane, stores.context(lane).archive))
 
 
 @router.get("/{channel}/prompt", responses=responses("channel_invalid"))

@@ -97,7 +97,7 @@ async def _stream(lanes: Lanes, message: IncomingMessage) -> Response:
     events: asyncio.Queue[TurnEvent] = asyncio.Queue()
     answer = asyncio.ensure_future(lanes.submit(message, events.put_nowait))
     first = asyncio.ensure_future(events.get())
-    await asyncio.wait({answer, first}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((answer, first), return_when=asyncio.FIRST_COMPLETED)
     if not first.done():
         first.cancel()
         await answer  # raises what was refused
@@ -112,7 +112,7 @@ async def _events(
     getter = first
     try:
         while True:
-            await asyncio.wait({answer, getter}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, getter), timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
             if getter.done():
                 yield _frame(*event_out(getter.result()))
                 getter = asyncio.ensure_future(events.get())

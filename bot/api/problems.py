@@ -61,7 +61,9 @@ class Problem(BaseModel):
     errors: list[FieldProblem] | None = None
 
 
-def problem(code: str, detail: str, *, headers: dict[str, str] | None = None, **fields: Json) -> JSONResponse:
+def problem(
+    code: str, detail: str, *, headers: dict[str, str] | None = None, fields: dict[str, Json] | None = None
+) -> JSONResponse:
     """The response for a stable code."""
     status = STATUS.get(code, 500)
     body: dict[str, Json] = {
@@ -70,7 +72,7 @@ def problem(code: str, detail: str, *, headers: dict[str, str] | None = None, **
         "status": status,
         "detail": detail,
         "code": code,
-        **fields,
+        **(fields or {}),
     }
     if status in (STATUS["store_busy"], STATUS["lane_full"], STATUS["degraded"]):
         headers = {"Retry-After": "2", **(headers or {})}
@@ -122,7 +124,7 @@ async def _on_error(request: Request, err: Exception) -> Response:
     code, detail, fields = describe(err)
     if STATUS.get(code, 500) >= 500:  # noqa: PLR2004 - the server's own faults
         logger.error("request_failed", code=code, path=request.url.path, exc_info=err)
-    return problem(code, detail, **fields)
+    return problem(code, detail, fields=fields)
 
 
 async def _on_invalid(_request: Request, err: Exception) -> Response:
@@ -131,7 +133,7 @@ async def _on_invalid(_request: Request, err: Exception) -> Response:
     first = errors[0] if errors and isinstance(errors[0], dict) else {"loc": [], "msg": "the request is malformed"}
     loc = first["loc"]
     where = ".".join(map(str, loc)) if isinstance(loc, list) else ""
-    return problem("body_invalid", f"{where}: {first['msg']}", errors=errors)
+    return problem("body_invalid", f"{where}: {first['msg']}", fields={"errors": errors})
 
 
 async def _on_http(request: Request, err: Exception) -> Response:

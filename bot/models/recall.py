@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from bot.models.quoting import Quote, best_quotes
 from bot.words import content_words
-from persistence.context import read_wrapped
+from persistence.wrapper import read_wrapped
 
 MODEL_NAME: Final = "builtin/recall"
 Kind = Literal["remember", "forget", "who", "about", "help"]

@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic_ai import RunContext
 
 from bot.message import Passage
-from bot.tool import Bench, passage_of, result
+from bot.tool import FRESH_TIMEOUT_S, Bench, passage_of, result
 from persistence.errors import PersistenceError
 from persistence.files import read_text
 from persistence.memory import append_note
@@ -17,7 +17,6 @@ from semantic.types import Query
 
 MAX_NOTE_CHARS: Final = 4000
 MAX_READ_LINES: Final = 400
-FRESH_TIMEOUT_S: Final = 2.0
 
 
 async def memory_search(
@@ -33,8 +32,7 @@ async def memory_search(
         limit: How many passages at most.
     """
     bench = ctx.deps
-    if bench.wrote:
-        await bench.stores.indexer.flush(FRESH_TIMEOUT_S)
+    await bench.stores.writes.settle(FRESH_TIMEOUT_S)
     try:
         found = await asyncio.to_thread(bench.stores.searcher.search, Query(text=query, scope=bench.scope, limit=limit))
     except SemanticError as err:
@@ -90,8 +88,7 @@ async def memory_append(ctx: RunContext[Bench], text: Annotated[str, Field(min_l
         note = await asyncio.to_thread(append_note, bench.stores.workspace, bench.lane.channel, text)
     except PersistenceError as err:
         return result(error=str(err))
-    bench.wrote.append(note.path)
-    bench.stores.indexer.wake()
+    bench.stores.writes.mark()
     passage = Passage(note.path, note.start_line, note.end_line, 1.0, text)
     bench.seen.append(passage)
     return result(source=passage.source, text=text)
