@@ -68,7 +68,7 @@ def _take_newest(tree: EntryTree, budget: int, lookup: Lookup) -> tuple[int | No
         message = map_entry(tree.entries[at], lookup)
         if message is None:
             continue
-        spent += estimate_tokens(message)
+        spent += _reserve_tokens(message)
         if spent > budget and whole:
             break
         taken.append((at, message))
@@ -80,7 +80,7 @@ def _take_newest(tree: EntryTree, budget: int, lookup: Lookup) -> tuple[int | No
         whole = len(taken)
     kept = [message for _, message in reversed(taken[:whole])]
     first = taken[whole - 1][0] if whole else None
-    return first, kept if sum(map(estimate_tokens, kept)) <= budget else shrink(kept, budget)
+    return first, kept if sum(map(_reserve_tokens, kept)) <= budget else shrink(kept, budget)
 
 
 def _lead(summary: UserMessage | None, omitted: int, kept: Sequence[Message]) -> list[Message]:
@@ -215,10 +215,7 @@ def _current_text(text: str, lookup: Lookup) -> str:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Tokens of a message: UTF-8 bytes / 4 rounded up for each part, a flat sum for an image.
-
-    A tool call counts with the result that stands in if its own is missing.
-    """
+    """Tokens of a message: UTF-8 bytes / 4 rounded up for each part, a flat sum for an image."""
     if isinstance(message.content, str):
         return _MESSAGE_TOKENS + _text_tokens(message.content)
     return _MESSAGE_TOKENS + sum(map(_block_tokens, message.content))
@@ -232,7 +229,7 @@ def _block_tokens(block: TextBlock | ImageBlock | ThinkingBlock | ToolCallBlock)
             return _text_tokens(block.thinking)
         case ToolCallBlock():
             said = block.id + block.name + json.dumps(block.arguments, ensure_ascii=False, default=str)
-            return _text_tokens(said) + _text_tokens(_NO_RESULT) + _MESSAGE_TOKENS
+            return _text_tokens(said)
         case ImageBlock():
             return _IMAGE_TOKENS
 
@@ -241,12 +238,17 @@ def _text_tokens(text: str) -> int:
     return -(-_size_bytes(text) // BYTES_PER_TOKEN)
 
 
+def _reserve_tokens(message: Message) -> int:
+    """What a message may come to: each tool call with the result that stands in if its own is missing."""
+    return estimate_tokens(message) + len(_calls_of(message)) * (_text_tokens(_NO_RESULT) + _MESSAGE_TOKENS)
+
+
 def shrink(exchange: Sequence[Message], budget_tokens: int) -> list[Message]:
     """One exchange made to fit: its texts are cut ever shorter, and at last only what the user said is left."""
     limit = MAX_TOOL_RESULT_BYTES
     while limit >= _MIN_TEXT_BYTES:
         short = [_shorten(message, limit) for message in exchange]
-        if sum(map(estimate_tokens, short)) <= budget_tokens:
+        if sum(map(_reserve_tokens, short)) <= budget_tokens:
             return short
         limit //= 2
     said = "\n".join(text for message in exchange[:1] if isinstance(message, UserMessage) for text in _texts(message))

@@ -12,7 +12,7 @@ from persistence.workspace import is_ts, normal_ts
 _TAGS: Final = "message|attachment|thread|boundary|omitted"
 # What a person writes must not open or close an element of ours, not even with a slash, a blank or an invisible character put
 # between the bracket and the name.
-_OURS: Final = rf"(?=[\W_]{{0,4}}(?:{_TAGS})\b)"
+_OURS: Final = rf"(?=(?:[^\w<>&]|_){{0,4}}(?:{_TAGS})\b)"
 _OPENING: Final = re.compile("<" + _OURS, re.IGNORECASE)
 _ESCAPED: Final = re.compile("&lt;" + _OURS, re.IGNORECASE)
 _AMPERSAND: Final = re.compile("&(?=(?:amp;)*lt;" + _OURS + ")", re.IGNORECASE)
