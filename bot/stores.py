@@ -3,6 +3,7 @@
 Opened once by the composition root; nothing here decides anything.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,18 +16,26 @@ from persistence.workspace import ChannelId, Lane, Workspace
 from semantic.process import IndexerProcess
 from semantic.search import Searcher
 
+FIRST_SWEEP_S: Final = 10.0
+"""How long after the start a search waits for the first sweep."""
+
 _OPEN_LOGS: Final = 1024
 _OPEN_CONTEXTS: Final = 256
 
 
 class OwnWrites:
-    """Remembers that this process wrote memory that a search may not see yet. Used from one event loop."""
+    """Remembers that memory was written which a search may not see yet. Used from one event loop.
+
+    What was written before this process started counts as one such write, but only for a while: a first sweep over thousands
+    of new files must not hold up every turn.
+    """
 
     def __init__(self, indexer: IndexerProcess) -> None:
         """Bring writes up to date with `indexer`."""
         self._indexer = indexer
-        self._marked = 0
+        self._marked = 1
         self._settled = 0
+        self._started = time.monotonic()
 
     def mark(self) -> None:
         """A memory file was written."""
@@ -36,7 +45,9 @@ class OwnWrites:
     async def settle(self, timeout_s: float) -> bool:
         """Wait until every marked write is searchable, at most `timeout_s`; costs nothing when there is none."""
         marked = self._marked
-        if self._settled < marked and await self._indexer.flush(timeout_s):
+        if marked == 1 and self._settled == 0:
+            timeout_s = max(0.0, self._started + FIRST_SWEEP_S - time.monotonic())
+        if self._settled < marked and timeout_s > 0 and await self._indexer.flush(timeout_s):
             self._settled = max(self._settled, marked)
         return self._settled >= marked
 

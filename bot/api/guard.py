@@ -43,15 +43,15 @@ class Guard:
             elif _declared_size(headers) > self._max_body_bytes:
                 await problem("too_large", self._limit_text())(scope, receive, send)
             else:
-                await self._app(scope, self._limited(receive), send)
+                await self._run_limited(scope, receive, send)
         finally:
             structlog.contextvars.unbind_contextvars("request_id")
 
     def _limit_text(self) -> str:
         return f"the body is over {self._max_body_bytes} bytes"
 
-    def _limited(self, receive: Receive) -> Receive:
-        """Count what really arrives: a declared length may lie or be absent."""
+    async def _run_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what really arrives, since a declared length may lie or be absent; what the app makes of the cut is dropped."""
         seen = 0
 
         async def limited() -> Message:
@@ -62,7 +62,13 @@ class Guard:
                 raise BodyTooLargeError(self._limit_text())
             return message
 
-        return limited
+        async def sending(message: Message) -> None:
+            if seen <= self._max_body_bytes:
+                await send(message)
+
+        await self._app(scope, limited, sending)
+        if seen > self._max_body_bytes:
+            await problem("too_large", self._limit_text(), headers={"Connection": "close"})(scope, receive, send)
 
 
 def _request_id(given: str) -> str:

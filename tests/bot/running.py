@@ -26,30 +26,42 @@ class RunningServer:
 
     def start(self, timeout_s=30.0):
         begun = time.monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bot", "serve", "--workspace", str(self.workspace), "--port", "0"],
-            cwd=ROOT,
-            env={**os.environ, **self._environment},
-            stdout=subprocess.PIPE,
-            stderr=(self.workspace.parent / f"{self.workspace.name}.stderr").open("ab"),
-        )
+        with self._stderr_path.open("ab") as stderr:
+            self.process = self._launch(stderr)
         for line in self.process.stdout:
             if match := _ADDRESS.search(line):
                 self.base = match[1].decode()
                 break
         else:
             raise AssertionError(f"the server ended with {self.process.wait()}: {self.stderr()}")
+        self._await_health(begun, timeout_s)
+        self.started_s = time.monotonic() - begun
+        return self
+
+    def _launch(self, stderr):
+        return subprocess.Popen(
+            [sys.executable, "-m", "bot", "serve", "--workspace", str(self.workspace), "--port", "0"],
+            cwd=ROOT,
+            env={**os.environ, **self._environment},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+
+    def _await_health(self, begun, timeout_s):
         while time.monotonic() - begun < timeout_s:
             try:
                 if httpx.get(self.base + "/healthz", timeout=2).status_code == 200:
-                    self.started_s = time.monotonic() - begun
-                    return self
+                    return
             except httpx.TransportError:
                 time.sleep(0.02)
         raise AssertionError(f"not serving after {timeout_s} s: {self.stderr()}")
 
+    @property
+    def _stderr_path(self):
+        return self.workspace.parent / f"{self.workspace.name}.stderr"
+
     def stderr(self):
-        return (self.workspace.parent / f"{self.workspace.name}.stderr").read_text("utf-8", "replace")
+        return self._stderr_path.read_text("utf-8", "replace")
 
     def client(self, **options):
         return httpx.Client(base_url=self.base, timeout=60, **options)

@@ -288,7 +288,7 @@ def test_history_is_filtered_by_user_and_time(client):
     post(client, "filters", "from amy", respond=False)
     middle = post(client, "filters", "from tom", user="tom", respond=False).json()["message"]
     post(client, "filters", "from amy again", respond=False)
-    texts = lambda **params: [  # noqa: E731 - one query, three times
+    texts = lambda **params: [
         item["text"] for item in client.get("/v1/channels/filters/messages", params=params).json()["items"]
     ]
     assert texts(user="tom") == ["from tom"]
@@ -318,7 +318,8 @@ def test_a_context_can_be_put_aside(client, server):
     post(client, "fresh-start", "remember that we like tea")
     archived = client.delete("/v1/channels/fresh-start/context").json()["archived"]
     assert (server.workspace / archived).is_file()
-    assert client.get("/v1/channels/fresh-start/context").json()["items"] == []
+    items = client.get("/v1/channels/fresh-start/context").json()["items"]
+    assert not [item for item in items if item["type"] == "message"]
     body = post(client, "fresh-start", "hello").json()
     assert body["turn"]["context_messages"] <= 2
 
@@ -328,7 +329,7 @@ def test_a_context_can_be_put_aside(client, server):
 
 def test_the_prompt_preview_changes_nothing_and_names_its_sources(client, server):
     post(client, "preview", "remember that the printer is on floor 3", respond=True)
-    files = lambda: {  # noqa: E731 - the state before and after
+    files = lambda: {
         str(path): path.read_bytes() for path in (server.workspace / "preview").rglob("*") if path.is_file()
     }
     before = files()
@@ -450,11 +451,11 @@ def test_settings_are_patched_with_etag_and_origin(client):
     before = client.get("/v1/settings")
     patched = client.patch(
         "/v1/settings",
-        content=json.dumps({"run_timeout_s": 120}),
+        content=json.dumps({"run_timeout_s": 121}),
         headers={"content-type": "application/merge-patch+json", "if-match": before.headers["etag"]},
     )
     assert patched.status_code == 200, patched.text
-    assert patched.json()["values"]["run_timeout_s"] == 120
+    assert patched.json()["values"]["run_timeout_s"] == 121
     assert patched.json()["origins"]["run_timeout_s"] == "file"
     stale = client.patch(
         "/v1/settings",
