@@ -33,7 +33,7 @@ SCHEMA_VERSION: Final = "1"
 
 _LEASE_TIMEOUT_S: Final = 2.0
 _GROUP_CHUNKS: Final = 64
-_GROUP_DOCUMENTS: Final = 32
+_GROUP_DOCUMENTS: Final = 64
 _GROUP_TOUCHED: Final = 500
 _MAINTENANCE_COMMITS: Final = 100
 _MAINTENANCE_S: Final = 60.0
@@ -178,13 +178,12 @@ class Indexer:
     def _sweep(self, suspects: AbstractSet[str], progress: Progress | None, pause: Callable[[], bool]) -> IndexStatus:
         started_s, started = self._clock(), time.perf_counter()
         try:
-            run = self._look()
-            if run.plan.pending or suspects:
-                run = self._work(suspects, progress or (lambda _status: None), pause)
+            with self._lease.held(timeout_s=_LEASE_TIMEOUT_S):
+                run = self._look()
+                self._work(run, suspects, progress or (lambda _status: None), pause)
         except SemanticError as err:
-            self._status = replace(
-                self._status, state="indexing" if isinstance(err, IndexBusyError) else "failed", detail=str(err)
-            )
+            state: Literal["indexing", "failed"] = "indexing" if isinstance(err, IndexBusyError) else "failed"
+            self._status = replace(self._status, state=state, detail=str(err))
             raise
         self._status = replace(
             self._report(run, "idle"),
@@ -212,19 +211,16 @@ class Indexer:
             detail="",
         )
 
-    def _work(self, suspects: AbstractSet[str], progress: Progress, pause: Callable[[], bool]) -> _Pass:
-        with self._lease.held(timeout_s=_LEASE_TIMEOUT_S):
-            run = self._look()  # again: another indexer may have done it while we waited
-            self._remove(run)
-            planned = run.plan.to_read()
-            others = (set(suspects) - {stat.path for stat in planned}).intersection(run.scan.documents)
-            for group in self._groups(run, [*planned, *(run.scan.documents[path] for path in sorted(others))]):
-                self._commit(run, group)
-                self._status = self._report(run, "indexing")
-                progress(self._status)
-                if pause():
-                    break
-        return run
+    def _work(self, run: _Pass, suspects: AbstractSet[str], progress: Progress, pause: Callable[[], bool]) -> None:
+        self._remove(run)
+        planned = run.plan.to_read()
+        others = (set(suspects) - {stat.path for stat in planned}).intersection(run.scan.documents)
+        for group in self._groups(run, [*planned, *(run.scan.documents[path] for path in sorted(others))]):
+            self._commit(run, group)
+            self._status = self._report(run, "indexing")
+            progress(self._status)
+            if pause():
+                return
 
     def _remove(self, run: _Pass) -> None:
         if run.plan.to_remove:
@@ -249,7 +245,8 @@ class Indexer:
             if group.is_full():
                 yield group
                 group = _Group()
-        yield group
+        if group.changed or group.touched:
+            yield group
 
     def _read(self, run: _Pass, stat: DocumentStat, group: _Group) -> None:
         read = load_document(self._root, stat.path)
