@@ -4,12 +4,14 @@ It is derived from the files and may be deleted at any time. Which hits a query 
 """
 
 import hashlib
+import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
@@ -41,23 +43,36 @@ __all__ = ["SCHEMA_VERSION", "Index"]
 Embedded = tuple[Chunk, Vector]
 T = TypeVar("T")
 
-_VECTOR_INDEX_ROWS: Final = 50_000  # below, an exact scan is as fast
-_OLD_TABLE_AGE: Final = timedelta(days=7)  # a fingerprint that no process has written for so long is no longer served
+_PASSING_FAULTS = ("Not found", "ommit conflict", "Too many concurrent writers")
+_READ_PAUSES_S = (0.0,)
+_WRITE_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class Index:
     """Owns the connection and the two tables of one fingerprint. Reads are thread-safe and see other processes' commits."""
 
-    def __init__(self, uri: str, *, dimension: int, fingerprint: str, keep_versions: timedelta = timedelta(hours=1)) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        dimension: int,
+        fingerprint: str,
+        keep_versions: timedelta = timedelta(hours=1),
+        keep_tables: timedelta = timedelta(days=7),
+        vector_index_rows: int = 50_000,
+    ) -> None:
         """Take the folder or URI of the index. Nothing is read or made yet.
 
-        `keep_versions`: how long `maintain` leaves superseded data for readers that are still at it (at least ten minutes
-        where other processes read).
+        For `maintain`: `keep_versions` is how long superseded data stays for readers that are still at it (at least ten minutes
+        where other processes read), `keep_tables` how long another fingerprint's tables stay after their last commit, and
+        `vector_index_rows` from how many chunks on an approximate vector index is worth it.
         """
         self._uri = uri
         self._dimension = dimension
         self._fingerprint = fingerprint
         self._keep_versions = keep_versions
+        self._keep_tables = keep_tables
+        self._vector_index_rows = vector_index_rows
         suffix = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
         self._chunks_name, self._stamps_name = f"chunks-{suffix}", f"documents-{suffix}"
         self._lock = threading.Lock()
@@ -134,7 +149,7 @@ class Index:
         self._merge(self._stamps_name, [stamp_row(document) for document in documents], drop=[])
 
     def maintain(self) -> None:
-        """Compact, index the newest rows, drop what is superseded, and tables that no process has written for a week.
+        """Compact, index the newest rows, drop what is superseded, and other fingerprints' tables that nobody writes any more.
 
         For one owner at a time (the holder of the indexer's lease).
         """
@@ -144,14 +159,15 @@ class Index:
             self._drop_old_tables()
 
     def _maintain_table(self, table: "Table") -> None:
-        _create_missing_indexes(table)
+        _create_missing_indexes(table, self._vector_index_rows)
         table.optimize(cleanup_older_than=self._keep_versions)
 
     def _drop_old_tables(self) -> None:
         connection = self._connected()
+        horizon = datetime.now() - self._keep_tables  # noqa: DTZ005  versions carry naive local time
         for name in connection.list_tables().tables:
             is_ours = name.startswith(("chunks-", "documents-"))
-            if is_ours and name not in (self._chunks_name, self._stamps_name) and _is_forgotten(connection, name):
+            if is_ours and name not in (self._chunks_name, self._stamps_name) and _last_commit(connection, name) < horizon:
                 connection.drop_table(name)
 
     def _merge(self, name: str, rows: list[dict[str, object]], *, drop: Sequence[str]) -> None:
@@ -174,23 +190,25 @@ class Index:
     def _read(self, name: str, run: "Callable[[Table], T]") -> T | None:
         """The answer of `run` on the table, None when there is no table."""
         with _translated("read"):
-            return self._retried(lambda: None if (table := self._open(name)) is None else run(table))
+            return self._retried(lambda: None if (table := self._open(name)) is None else run(table), _READ_PAUSES_S)
 
     def _write(self, name: str, run: "Callable[[Table], None]") -> None:
         """Do `run` on the table, which is made when it is missing."""
         with _translated("write"):
-            self._retried(lambda: run(self._open(name) or self._create(name)))
+            self._retried(lambda: run(self._open(name) or self._create(name)), _WRITE_PAUSES_S)
 
-    def _retried(self, attempt: Callable[[], T]) -> T:
-        """A handle may point at what another process cleaned up or deleted: then open anew, once."""
-        try:
-            return attempt()
-        except RuntimeError as err:
-            if "Not found" not in str(err):
-                raise
-            with self._lock:
-                self._tables.clear()
-            return attempt()
+    def _retried(self, attempt: Callable[[], T], pauses_s: Sequence[float]) -> T:
+        """Do what can be done again: a handle may point at what another process cleaned up, a commit may meet another one."""
+        for pause_s in pauses_s:
+            try:
+                return attempt()
+            except RuntimeError as err:
+                if not any(sign in str(err) for sign in _PASSING_FAULTS):
+                    raise
+                with self._lock:
+                    self._tables.clear()  # opened anew at the latest version
+                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311  so that two writers don't meet again
+        return attempt()
 
     def _open(self, name: str) -> "Table | None":
         """The table, None when it is missing."""
@@ -206,7 +224,7 @@ class Index:
         with self._lock:
             # Empty indexes come with the table: rows that no index covers yet are then cut into words by the same rules.
             table = self._connected().create_table(name, schema=self._schema(name), exist_ok=True)
-            _create_missing_indexes(table)
+            _create_missing_indexes(table, self._vector_index_rows)
             self._tables[name] = table
             return table
 
@@ -222,16 +240,15 @@ class Index:
         return self._connection
 
 
-def _is_forgotten(connection: "DBConnection", name: str) -> bool:
-    """Whether the table's last commit is long past."""
+def _last_commit(connection: "DBConnection", name: str) -> datetime:
     try:
-        last_commit = connection.open_table(name).list_versions()[-1]["timestamp"]
+        timestamp: datetime = connection.open_table(name).list_versions()[-1]["timestamp"]
     except ValueError:
-        return False  # another process is about to make it
-    return bool(datetime.now() - last_commit > _OLD_TABLE_AGE)  # noqa: DTZ005  versions carry naive local time
+        return datetime.max  # noqa: DTZ901  another process is about to make it
+    return timestamp
 
 
-def _create_missing_indexes(table: "Table") -> None:
+def _create_missing_indexes(table: "Table", vector_index_rows: int) -> None:
     from lancedb.index import FTS, Bitmap, BTree, IvfSq  # noqa: PLC0415  see above
 
     wanted: dict[str, FTS | Bitmap | BTree | IvfSq] = {"path": BTree()}
@@ -240,7 +257,7 @@ def _create_missing_indexes(table: "Table") -> None:
         # icu finds words in Chinese, Japanese and Thai. Stop words stay: English ones are words or names elsewhere ("C").
         wanted["search_text"] = FTS(base_tokenizer="icu", language="English", stem=True, remove_stop_words=False)
         wanted["codes"] = FTS(base_tokenizer="whitespace", stem=False, remove_stop_words=False, max_token_length=None)
-        if table.count_rows() >= _VECTOR_INDEX_ROWS:
+        if table.count_rows() >= vector_index_rows:
             wanted["vector"] = IvfSq(distance_type="cosine")
     present = {column for index in table.list_indices() for column in index.columns}
     for column, config in wanted.items():

@@ -78,7 +78,7 @@ class MiniLmEmbedder:
             if self._tokenizer is None:
                 self._tokenizer = _load_tokenizer(get_model_path())
             if threads not in self._sessions:
-                self._sessions[threads] = _load_session(get_model_path(), threads)
+                self._sessions[threads] = load_session(get_model_path(), threads)
             return self._sessions[threads], self._tokenizer
 
 
@@ -115,7 +115,7 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _load_session(folder: Path, threads: int) -> "InferenceSession":
+def load_session(folder: Path, threads: int) -> "InferenceSession":
     # Read by the native library while it is imported; a set variable, not a read one. Nothing may be sent anywhere.
     os.putenv("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime  # noqa: PLC0415  after the line above, and not paid for by commands that never search
