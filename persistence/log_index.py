@@ -188,18 +188,17 @@ class LogIndex:
         return [row for key in chosen for row in range(bisect_left(self._ts, key), bisect_right(self._ts, key))]
 
     def to_bytes(self) -> bytes:
-        """The saved form: a line of JSON, then the columns as they lie in memory."""
+        """The saved form: a line with the hash of what follows, a line of JSON, then the columns as they lie in memory."""
         columns = [column.tobytes() for column in self._columns()]
-        body = b"".join(columns)
         header = {
             "format": _FORMAT,
             "order": sys.byteorder,
             "cursor": [self.cursor.offset, self.cursor.prefix],
             "counts": [self.messages, self.threads],
             "sizes": [len(column) for column in columns],
-            "sha256": hashlib.sha256(body).hexdigest(),
         }
-        return json.dumps(header).encode() + b"\n" + body
+        body = b"\n".join((json.dumps(header).encode(), b"".join(columns)))
+        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
     def _columns(self) -> list[Column]:
         postings = (self._replies, self._in_thread, self._ids)
@@ -224,12 +223,13 @@ def _put(postings: Postings, key: int, value: int, *, known: bool) -> None:
 
 def parse_index(data: bytes) -> LogIndex | None:
     """The index of its saved form; None when it is damaged or of another program version or machine."""
-    line, _, body = data.partition(b"\n")
+    digest, _, body = data.partition(b"\n")
+    if digest != hashlib.sha256(body).hexdigest().encode():
+        return None
+    line, _, body = body.partition(b"\n")
     try:
         header = json.loads(line)
         if [header["format"], header["order"]] != [_FORMAT, sys.byteorder]:
-            return None
-        if header["sha256"] != hashlib.sha256(body).hexdigest():
             return None
         columns = _cut_columns(body, header["sizes"])
         index = LogIndex()
