@@ -10,6 +10,7 @@ SNIPPET_CHARS: Final = 200
 _LEAD_CHARS: Final = 50  # shown before the first matching word
 _SLACK_CHARS: Final = 30  # how far a cut moves to fall between words
 _ZWJ: Final = "\u200d"
+_FLAG_LETTERS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two make a flag
 
 
 def find_lines(lines: Sequence[str], text: str, *, start_line: int) -> tuple[int, int] | None:
@@ -64,5 +65,5 @@ def _between_characters(flat: str, at: int) -> bool:
     if not 0 < at < len(flat):
         return True
     joins = unicodedata.category(flat[at]) in ("Mn", "Mc", "Me", "Cf", "Sk") or flat[at - 1] == _ZWJ
-    both_flags = all("\U0001f1e6" <= char <= "\U0001f1ff" for char in flat[at - 1 : at + 1])
-    return not joins and not both_flags
+    inside_flag = flat[at] in _FLAG_LETTERS and (at - len(flat[:at].rstrip(_FLAG_LETTERS))) % 2 == 1
+    return not joins and not inside_flag
