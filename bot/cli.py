@@ -5,6 +5,7 @@ import dataclasses
 import getpass
 import json
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def serve(
         listening = _listen(config.host, config.port)
     base = f"http://{config.host}:{listening.getsockname()[1]}"
     _print_welcome(base, opened)
-    uvicorn.Server(
+    _Server(
         uvicorn.Config(
             create_app(config, opened),
             log_level="warning",
@@ -105,6 +106,21 @@ def serve(
             timeout_graceful_shutdown=int(DRAIN_S),
         ),
     ).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server for which a clean stop is a success: the library's own raises the signal again after it has drained."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM while serving."""
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -94,6 +94,7 @@ class RunningServer:
     def __exit__(self, *_):
         if self.process is not None and self.process.poll() is None:
             self.stop()
+        self.process.stdout.close()
 
 
 def post(client, channel, text, user="amy", **fields):
