@@ -143,12 +143,12 @@ class _Service:
     def _watch_folders(self) -> None:
         """Watch the folders that the last sweep listed; try again after a while when the system refused."""
         folders = self._indexer.folders
-        refused = self._watcher is not None and self._watcher.done() and time.monotonic() < self._watch_again
-        if not folders or refused or (folders == self._watched and self._watcher is not None and not self._watcher.done()):
+        is_over = self._watcher is None or (self._watcher.done() and time.monotonic() > self._watch_again)
+        if not folders or (folders == self._watched and not is_over):
             return
         if self._watcher is not None:
             self._watcher.cancel()
-            self._wake.set()  # for what changed between the old watch and the new one
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._wake.set)  # for what changed before the watch began
         self._watched = folders
         self._watch_again = time.monotonic() + _WATCH_AGAIN_S
         self._watcher = asyncio.create_task(watch(self._root, folders, self._wake.set), name="watcher")

@@ -39,7 +39,7 @@ async def watch(root: Path, folders: Iterable[str], on_change: Callable[[], None
             debounce=_DEBOUNCE_MS,
             step=_STEP_MS,
             recursive=False,
-            ignore_permission_denied=True,
+            ignore_permission_denied=False,  # with it every error is passed over, also having no watches left
             force_polling=False,
         ):
             on_change()
