@@ -1,15 +1,20 @@
-"""The grammar of a topic index (formats: topics.md): parsing it, writing an entry, choosing what goes into a prompt. Pure.
+"""The grammar of a topic index (formats: topics.md): parsing it, tidying it, choosing what goes into a prompt. Pure.
 
-Reading the file is in `topic_store`.
+Reading and writing the file is in `topic_store`, what a topic's own file looks like in `topic_file`.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Final
+import unicodedata
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
 
 MAX_INDEX_BYTES: Final = 51_200
 PIN: Final = "[pin]"
 STALE: Final = "[stale?]"
+HEADING: Final = "# Memory Index"
 
 _LINK = re.compile(r"\s*-\s+\[([^\]]+)\]\(([^)]*)\)(.*)\Z", re.DOTALL)
 _SEPARATOR = re.compile(r"(?:\A|\s)--(?:\s|\Z)")
@@ -123,6 +128,97 @@ def render_entry(entry: TopicEntry) -> str:
     head += [entry.stamp] if entry.stamp is not None else []
     head += [STALE] if entry.stale else []
     return " ".join([*head, *entry.extra_tokens, "--", entry.summary])
+
+
+def instant(stamp: str | None) -> datetime | None:
+    """The moment that a stamp names (a bare date is its midnight, a missing offset is UTC); None when it names none."""
+    if stamp is None or not _STAMP.match(stamp):
+        return None
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def stamp_of(moment: datetime) -> str:
+    """The canonical stamp: local time of the clock that gave `moment`, with offset, in whole seconds."""
+    return moment.isoformat(timespec="seconds")
+
+
+Row: TypeAlias = str | TopicEntry
+"""One line of an index that is being changed: an entry, or a text that stays as it is."""
+
+
+def rows_of(index: TopicIndex) -> list[Row]:
+    """The lines of an index, in their order."""
+    entries = {entry.line: entry for entry in index.entries}
+    return [entries.get(number, line) for number, line in enumerate(index.lines, start=1)]
+
+
+def file_key(file: str) -> str:
+    """What tells whether two file names of an index are one: disks may spell a name decomposed."""
+    return unicodedata.normalize("NFC", file)
+
+
+def put_entry(rows: Sequence[Row], entry: TopicEntry) -> list[Row]:
+    """The rows with this entry as the only one of its file: where its first one was, or at the end. A pin is never lost."""
+    same = [place for place, row in enumerate(rows) if isinstance(row, TopicEntry) and file_key(row.file) == file_key(entry.file)]
+    pinned = entry.pinned or any(row.pinned for place in same if isinstance(row := rows[place], TopicEntry))
+    new = replace(entry, pinned=pinned)
+    if same:
+        return [new if place == same[0] else row for place, row in enumerate(rows) if place not in same[1:]]
+    filled = [place for place, row in enumerate(rows) if not _is_blank(row)]
+    kept = list(rows[: filled[-1] + 1]) if filled else [HEADING]
+    gap: list[Row] = [""] if isinstance(kept[-1], str) and kept[-1].startswith("#") else []
+    return [*kept, *gap, new]
+
+
+def tidy(rows: Sequence[Row], *, present: AbstractSet[str], now: datetime, stale_after_days: int) -> list[Row]:
+    """Drop entries without a file, keep one entry a file, set the stale flags; every other line stays. Never adds an entry.
+
+    `present` holds the regular files of the folder, as `file_key`. Of several entries of one file the latest says what is
+    true (a later line wins a tie) at the place of the first, and is pinned if any was. `stale_after_days` 0 flags nothing.
+    """
+    best: dict[str, TopicEntry] = {}
+    for row in rows:
+        if isinstance(row, TopicEntry) and (key := file_key(row.file)) in present:
+            known = best.get(key)
+            best[key] = row if known is None else replace(_latest(known, row), pinned=known.pinned or row.pinned)
+    tidied: list[Row] = []
+    for row in rows:
+        if isinstance(row, str):
+            tidied.append(row)
+        elif (entry := best.pop(file_key(row.file), None)) is not None:
+            tidied.append(replace(entry, stale=_is_stale(entry, now, stale_after_days)))
+    return tidied
+
+
+def _latest(known: TopicEntry, later: TopicEntry) -> TopicEntry:
+    was, then = instant(known.stamp), instant(later.stamp)
+    return known if was is not None and (then is None or then < was) else later
+
+
+def _is_stale(entry: TopicEntry, now: datetime, stale_after_days: int) -> bool:
+    moment = instant(entry.stamp)
+    return not entry.pinned and stale_after_days > 0 and moment is not None and (now - moment).days > stale_after_days
+
+
+def render_index(rows: Sequence[Row]) -> str:
+    """The text of an index: canonical entries, other lines verbatim, no runs of blank lines, LF at the end."""
+    lines = [render_entry(row) if isinstance(row, TopicEntry) else row for row in rows]
+    shown = [line for place, line in enumerate(lines) if line.strip() or (place and lines[place - 1].strip())]
+    while shown and not shown[-1].strip():
+        shown.pop()
+    if not shown:
+        shown = [HEADING]
+    if shown[-1].startswith("#"):
+        shown.append("")
+    return "".join(f"{line}\n" for line in shown)
+
+
+def _is_blank(row: Row) -> bool:
+    return isinstance(row, str) and not row.strip()
 
 
 def select_for_prompt(index: TopicIndex, *, max_lines: int, max_bytes: int = MAX_INDEX_BYTES) -> TopicSelection:
