@@ -301,6 +301,9 @@ class Indexer:
         if group.changed:
             embedded = self._embed(group.changed)
             self._lease.check()
+            # Chunks and stamps are two commits. After a kill between them the file may go away or be as it was before, and its
+            # chunks would stay for good: a stamp of no fingerprint says beforehand that they can't be trusted.
+            self._index.restat([replace(document, fingerprint="", chunks=0) for document, _ in embedded])
             self._index.apply(embedded, [])
             self._commits += 1
             run.indexed.update((document.stat.path, document) for document, _ in embedded)
