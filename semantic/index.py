@@ -21,16 +21,17 @@ from semantic.rows import (
     SCHEMA_VERSION,
     STAMP_SCHEMA,
     Candidate,
+    Embedded,
     Vector,
     candidates,
-    chunk_row,
+    chunk_rows,
     chunk_schema,
     indexed_documents,
-    stamp_row,
+    stamp_rows,
     vectors,
 )
 from semantic.terms import codes, plain
-from semantic.types import COLLECTIONS, Chunk, Collection, CollectionStatus, IndexedDocument, Scope
+from semantic.types import COLLECTIONS, Collection, CollectionStatus, IndexedDocument, Scope
 
 # lancedb takes a second to import, which would be half of a server's start: it is imported where it is first needed.
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "Index"]
 
-Embedded = tuple[Chunk, Vector]
 T = TypeVar("T")
 
 _PASSING_FAULTS = ("Not found", "ommit conflict", "Too many concurrent writers")
@@ -140,13 +140,12 @@ class Index:
         A kill between the two leaves documents that look unindexed, so that they are simply applied again.
         """
         paths = [document.stat.path for document, _ in changed]
-        rows = {chunk.id: chunk_row(document, chunk, vector) for document, chunks in changed for chunk, vector in chunks}
-        self._merge(self._chunks_name, list(rows.values()), drop=[*paths, *removed])
-        self._merge(self._stamps_name, [stamp_row(document) for document, _ in changed], drop=removed)
+        self._merge(self._chunks_name, chunk_rows(changed, self._dimension), drop=[*paths, *removed])
+        self._merge(self._stamps_name, stamp_rows(document for document, _ in changed), drop=removed)
 
     def restat(self, documents: Sequence[IndexedDocument]) -> None:
         """Renew the stamps of documents whose content is as it was."""
-        self._merge(self._stamps_name, [stamp_row(document) for document in documents], drop=[])
+        self._merge(self._stamps_name, stamp_rows(documents), drop=[])
 
     def maintain(self) -> None:
         """Compact, index the newest rows, drop what is superseded, and other fingerprints' tables that nobody writes any more.
@@ -170,18 +169,17 @@ class Index:
             if is_ours and name not in (self._chunks_name, self._stamps_name) and _last_commit(connection, name) < horizon:
                 connection.drop_table(name)
 
-    def _merge(self, name: str, rows: list[dict[str, object]], *, drop: Sequence[str]) -> None:
+    def _merge(self, name: str, rows: pa.Table, *, drop: Sequence[str]) -> None:
         """One commit: insert or update `rows`, delete every other row of the paths in `drop`."""
-        if not rows and not drop:
+        if not rows.num_rows and not drop:
             return
-        source = pa.Table.from_pylist(rows, schema=self._schema(name))
 
         def run(table: "Table") -> None:
             key = "path" if name == self._stamps_name else "id"
             merge = table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
             if drop:
                 merge = merge.when_not_matched_by_source_delete(f"path IN ({', '.join(map(_literal, drop))})")
-            merge.execute(source)
+            merge.execute(rows)
 
         self._write(name, run)
 

@@ -1,5 +1,6 @@
 """How chunks and documents lie in the tables of the index: columns, and the way from values to rows and back. Pure."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
@@ -11,6 +12,7 @@ from semantic.terms import codes, plain
 from semantic.types import Chunk, Collection, DocumentStat, IndexedDocument
 
 Vector = npt.NDArray[np.float32]
+Embedded = tuple[Chunk, Vector]
 
 SCHEMA_VERSION: Final = "1"  # part of the fingerprint: raise it when rows mean something else
 # Without the mark two processes that insert the same new ids leave silent duplicates (measured).
@@ -77,7 +79,16 @@ def chunk_schema(dimension: int) -> pa.Schema:
     )
 
 
-def chunk_row(document: IndexedDocument, chunk: Chunk, vector: Vector) -> dict[str, object]:
+def chunk_rows(changed: Sequence[tuple[IndexedDocument, Sequence[Embedded]]], dimension: int) -> pa.Table:
+    """The rows of all chunks of some documents; one row an id."""
+    found = {chunk.id: (_chunk_row(document, chunk), vector) for document, chunks in changed for chunk, vector in chunks}
+    schema = chunk_schema(dimension)
+    table = pa.Table.from_pylist([row for row, _ in found.values()], schema=pa.schema(list(schema)[:-1]))
+    flat = np.array([vector for _, vector in found.values()], dtype=np.float32).reshape(-1)
+    return table.append_column(schema.field("vector"), pa.FixedSizeListArray.from_arrays(pa.array(flat), dimension))
+
+
+def _chunk_row(document: IndexedDocument, chunk: Chunk) -> dict[str, object]:
     search_text = plain(chunk.embed_text)
     return {
         "id": chunk.id,
@@ -91,11 +102,14 @@ def chunk_row(document: IndexedDocument, chunk: Chunk, vector: Vector) -> dict[s
         "search_text": search_text,
         "codes": " ".join(codes(search_text)),
         "mtime_ns": document.stat.mtime_ns,
-        "vector": vector,
     }
 
 
-def stamp_row(document: IndexedDocument) -> dict[str, object]:
+def stamp_rows(documents: Iterable[IndexedDocument]) -> pa.Table:
+    return pa.Table.from_pylist([_stamp_row(document) for document in documents], schema=STAMP_SCHEMA)
+
+
+def _stamp_row(document: IndexedDocument) -> dict[str, object]:
     stamp = {"sha256": document.sha256, "chunks": document.chunks, "fingerprint": document.fingerprint}
     return {**asdict(document.stat), **stamp}
 

@@ -37,11 +37,14 @@ def codes(text: str) -> list[str]:
     """What must be found to the letter and a word splitter loses: versions, paths, `C++`, `ERR_CONN_RESET`, emoji."""
     found: dict[str, None] = {}
     for raw in text.split():
+        if raw.isalpha():
+            continue
         word = _without_punctuation(raw)
         if 1 < len(word) <= _MAX_CODE_CHARS and not _is_word(word):
             found[word] = None
             found.update(dict.fromkeys(part for part in _PARTS.split(word) if len(part) > 1 and not _is_word(part)))
-        found.update(dict.fromkeys(char for char in raw if unicodedata.category(char) == "So"))
+        if not raw.isascii():
+            found.update(dict.fromkeys(char for char in raw if unicodedata.category(char) == "So"))
     return list(found)
 
 
@@ -60,7 +63,7 @@ def _is_around(char: str, kept: str) -> bool:
 
 
 def _is_word(text: str) -> bool:
-    return all(unicodedata.category(char)[0] in "LM" or char in "'\u2019-" for char in text)
+    return text.isalpha() or all(unicodedata.category(char)[0] in "LM" or char in "'\u2019-" for char in text)
 
 
 def query_text(text: str) -> str:

@@ -349,7 +349,10 @@ def test_the_same_text_in_many_files_is_one_hit(words):
 
 
 def test_texts_that_differ_in_a_number_are_different_facts(words):
-    sentence = "# Ports\n\nThe billing service of the production cluster in Berlin listens on port {}.\n"
+    sentence = (
+        "# Ports\n\nThe billing service of the production cluster in Berlin listens on port {}, behind a proxy that ends the "
+        "encryption and passes every request on without changing any header but one.\n"
+    )
     hits = found(words({f"memory/{port}.md": sentence.format(port) for port in (8080, 8081)}), "port of the billing service")
     assert len(hits) == 2
 
