@@ -1,5 +1,6 @@
 """Where things are on the volume: ids from outside become workspace-relative names only here. Reads only folder listings."""
 
+import hashlib
 import os
 import re
 import stat
@@ -19,6 +20,7 @@ LAYOUT_VERSION: Final = "1\n"
 GLOBAL_FOLDERS: Final = frozenset({"memory", "skills", "events", "attachments", "threads", "scratch"})
 _CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", re.ASCII)
 _TS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?\Z", re.ASCII)  # its nanoseconds fit 64 bits
+_NEVER_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _CHANNEL_SIGNS: Final = ("log.jsonl", "MEMORY.md", "context.jsonl", "memory")
 
 
@@ -90,8 +92,18 @@ class Workspace:
 
     @staticmethod
     def version(name: str, label: str) -> str:
-        """Where the previous bytes of a file are kept; `label` tells its versions apart and sorts by time."""
-        return f"{VERSIONS}/{name.replace('%', '%25').replace('/', '%2F')}/{label}"
+        """Where the previous bytes of a file are kept; `label` tells its versions apart and sorts by time ("": their folder)."""
+        return f"{VERSIONS}/{_as_one_part(name)}/{label}".rstrip("/")
+
+    @staticmethod
+    def handoff(channel: ChannelId | None) -> str:
+        return "HANDOFF.md" if channel is None else f"{channel}/HANDOFF.md"
+
+    @staticmethod
+    def flush_ledger(lane: Lane) -> str:
+        """Where it stands what of a lane's context has been flushed into memory, and what was let go without."""
+        lane_name = "channel" if lane.thread_ts is None else parse_ts(lane.thread_ts)
+        return f".recalld/flushes/{lane.channel}/{lane_name}.jsonl"
 
     @staticmethod
     def last_prompt(channel: ChannelId) -> str:
@@ -110,6 +122,20 @@ class Workspace:
         return f"{Workspace.topics(channel)}/MEMORY.md"
 
     @staticmethod
+    def team_memory(channel: ChannelId | None) -> str:
+        """Where a team's memory is unless the operator puts it elsewhere (`resolve_memory_dir`)."""
+        return ".team/memory" if channel is None else f"{channel}/.team/memory"
+
+    @staticmethod
+    def team_runs(channel: ChannelId | None) -> str:
+        return ".team/runs" if channel is None else f"{channel}/.team/runs"
+
+    @staticmethod
+    def team_entries(memory_dir: str, run_id: str) -> str:
+        """How many log entries each role wrote in a run; without this cache the count of a run begins anew."""
+        return f"{CACHE}/team/{_as_one_part(memory_dir)}/{run_id}.jsonl"
+
+    @staticmethod
     def skills(channel: ChannelId | None) -> str:
         return "skills" if channel is None else f"{channel}/skills"
 
@@ -125,7 +151,7 @@ class Workspace:
     @staticmethod
     def lock_of(name: str) -> str:
         """The lock file that guards a replaced file (never the file itself: it is renamed over)."""
-        return ".recalld/locks/" + name.replace("%", "%25").replace("/", "%2F") + ".lock"
+        return f".recalld/locks/{_as_one_part(name)}.lock"
 
     def channels(self) -> Iterator[ChannelId]:
         """Every channel folder, sorted: a real folder with a legal id that holds a log, memory or context."""
@@ -148,15 +174,68 @@ class Workspace:
         return stat.S_ISDIR(mode) and self._is_channel(channel)
 
 
+_MAX_PART_BYTES: Final = 200
+_HASH_DIGITS: Final = 32
+
+
+def _as_one_part(name: str) -> str:
+    """A whole name as one part of a path: the same for its NFC and NFD spellings, shortened by a hash when it is too long."""
+    part = unicodedata.normalize("NFC", name).replace("%", "%25").replace("/", "%2F")
+    data = part.encode("utf-8", "surrogateescape")
+    if len(data) <= _MAX_PART_BYTES:
+        return part
+    digest = hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
+    return f"{data[: _MAX_PART_BYTES - _HASH_DIGITS - 1].decode('utf-8', 'ignore')}~{digest}"
+
+
 SETTINGS: Final = "settings.json"
 LEGACY_SETTINGS: Final = "digby.json"
+RULES: Final = "memory.jsonc"
+LEGACY_RULES: Final = "memory/RULES.jsonc"
+LEGACY_RULES_BACKUP: Final = "memory/RULES.jsonc.bak"
+LAST_RULES: Final = ".recalld/last-rules.json"
+LEGACY_HANDOFF: Final = "memory/HANDOFF.md"
+HANDOFF_TAKEN_OVER: Final = ".recalld/handoff-taken-over"
 STATE: Final = ".recalld"
 VERSION: Final = ".recalld/VERSION"
 VERSIONS: Final = ".recalld/versions"
+AUDIT: Final = ".recalld/audit.jsonl"
 QUARANTINE: Final = ".recalld/quarantine"
 INDEX: Final = ".recalld/index"
 CACHE: Final = ".recalld/cache"
 LOCKS: Final = ".recalld/locks"
+SHARED_TOPICS: Final = ".agents/memory"
+
+
+def resolve_memory_dir(workspace: Workspace, channel: ChannelId | None, memory_dir: str | None) -> str:
+    """The workspace-relative folder of a team's memory: `memory_dir` from the scope's own folder on, or the usual place.
+
+    Raises BodyInvalidError for a folder outside the workspace, in another channel, among the runs or in recalld's own state.
+    """
+    if memory_dir is None:
+        return Workspace.team_memory(channel)
+    path = os.path.normpath(workspace.root / (channel or "") / memory_dir) if memory_dir.strip() else ""
+    name = os.path.relpath(path, workspace.root) if path else ".."
+    runs = Workspace.team_runs(channel)
+    bad = name == "." or name.startswith("..") or "\0" in name or f"{name}/".startswith((f"{runs}/", f"{STATE}/"))
+    if bad or not is_in_scope(workspace, channel, name):
+        raise BodyInvalidError(
+            f"memory_dir {memory_dir[:200]!r} can't be used: name a folder inside the workspace, as .team/memory"
+        )
+    return name
+
+
+def is_plain_path(name: str) -> bool:
+    """Whether a text from outside is a workspace-relative path in its one normal spelling, not in recalld's own state."""
+    parts = name.split("/")
+    normal = not _NEVER_IN_PATH.search(name) and unicodedata.normalize("NFC", name) == name
+    return normal and not any(part in ("", ".", "..") for part in parts) and parts[0].casefold() != STATE
+
+
+def is_in_scope(workspace: Workspace, channel: ChannelId | None, name: str) -> bool:
+    """Whether a workspace-relative name is a global one or one of `channel`, not of another channel."""
+    first = name.partition("/")[0]
+    return first == channel or not _CHANNEL.match(first) or not workspace.has_channel(ChannelId(first))
 
 
 def open_workspace(root: Path) -> Workspace:
