@@ -5,10 +5,12 @@ The order of entries is `context_tree`'s, what a model gets of them `context_mes
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
+
+from pydantic import JsonValue
 
 from persistence.context_messages import Lookup, ModelMessages, build_model_messages, cap_tool_result
 from persistence.context_migration import migrate
@@ -129,6 +131,37 @@ class Context:
         bodies: list[dict[str, Any]] = [{"type": "message", "message": _to_disk(message)} for message in messages]
         if settled is not None:
             bodies.append(_sync_entry(settled))
+        return self._append(bodies)[: len(messages)]
+
+    def append_compaction(
+        self,
+        summary: str,
+        *,
+        first_kept_id: str,
+        tokens_before: int,
+        details: Mapping[str, JsonValue],
+        is_wanted: Callable[[EntryTree], bool],
+    ) -> str | None:
+        """Append a compaction durably and return its entry id; None when, with the file locked, it turns out to be unwanted.
+
+        For `compaction.compact` alone, which sees to it that what the summary replaces was flushed into memory before.
+        Raises as `append`.
+        """
+        body = {
+            "type": "compaction",
+            "summary": summary,
+            "firstKeptEntryId": first_kept_id,
+            "tokensBefore": tokens_before,
+            "details": dict(details),
+        }
+        return next(iter(self._append([body], is_wanted)), None)
+
+    def read_tree(self) -> EntryTree:
+        """The entries as they are on disk now. Not to be changed, and good until the next call of this context."""
+        self.refresh()
+        return self._tree
+
+    def _append(self, bodies: Sequence[dict[str, Any]], is_wanted: Callable[[EntryTree], bool] | None = None) -> list[str]:
         if not bodies:
             return []
         self.refresh()
@@ -143,12 +176,14 @@ class Context:
                 self.refresh()
             if self._name != name or self._tree.is_outdated:
                 raise StoreBusyError(f"{name!r} was replaced by another program meanwhile: nothing was written, try again")
+            if is_wanted is not None and not is_wanted(self._tree):
+                return []
             header = [] if self._tree.has_header else [encode_line(self._header())]
             return header + self._chain(bodies, ids)
 
         append_lines(self._root, name, build)
         self.refresh()
-        return ids[: len(messages)]
+        return ids
 
     def _chain(self, bodies: Sequence[dict[str, Any]], ids: list[str]) -> list[bytes]:
         """The lines of new entries from the leaf on; their ids are added to `ids`."""
