@@ -71,7 +71,7 @@ def _find_news(log: ChannelLog, context: Context, workspace: Workspace, *, curre
     omitted = _select_omitted(news, limit)
     state = SyncState(
         log=Position(offset=found.cursor.offset, prefix=found.cursor.prefix),
-        through=omitted[-1].ts if omitted else state.through,
+        through=max(filter(None, [state.through, *(each.ts for each in omitted[-1:])]), key=ts_key, default=None),
         future=_select_future(state, pending, context, current_ts),
         waiting=_select_waiting(state, pending, roots, context.lane, current_ts),
         saved=state.saved,
@@ -167,7 +167,8 @@ def _select_news(
     shown = {normal_ts(item.record.ts): item.record for item in visible if isinstance(item, Shown)}
     held = {ts for ts, record in shown.items() if ts in context.synced or (record.is_bot and context.has_assistant)}
     coming = {ts for ts in shown if ts in pending and ts not in held}
-    return [item for item in visible if _is_news(item, context, coming, held | coming)]
+    then_held = held | coming
+    return [item for item in visible if _is_news(item, context, coming, then_held)]
 
 
 def _is_news(item: Visible, context: Context, coming: set[str], then_held: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from persistence.context import Context, wrap_message
 from persistence.lines import Cursor
 from persistence.log import ChannelLog, LogSlice, NewMessage
 from persistence.records import AssistantMessage, Entry, TextBlock, UserMessage, encode_line
-from persistence.sync import Synced, sync_log_to_context
+from persistence.sync import Synced, preview_sync, sync_log_to_context
 from persistence.visibility import Shown, select_visible
 from persistence.workspace import ChannelId, Lane, Workspace, normal_ts, open_workspace, ts_key
 from persistence.wrapper import boundary_key, read_wrapper, thread_key
@@ -394,6 +395,42 @@ def test_a_context_file_that_was_removed_is_filled_again(workspace: Workspace, l
     sync(log, context, workspace)
     (workspace.root / Workspace.context(LANE)).unlink()
     assert sync(log, context, workspace) == Synced(500, 0)
+
+
+def test_a_preview_gives_what_a_sync_would_append_and_writes_nothing(workspace: Workspace, log: WatchedLog) -> None:
+    fill(workspace, 600)
+    context = Context(workspace, LANE)
+    before = {path: path.read_bytes() for path in workspace.root.rglob("*") if path.is_file()}
+    previewed = preview_sync(log, context, workspace, current_ts=END)
+    assert {path: path.read_bytes() for path in workspace.root.rglob("*") if path.is_file()} == before
+    assert sync(log, context, workspace) == Synced(500, 100)
+    appended = [entry.field("message") for entry in context.entries(after=None, limit=999) if entry.type == "message"]
+    assert [message.to_json() for message in previewed] == appended
+
+
+def test_what_was_decided_before_stays_decided_when_a_batch_of_older_messages_is_cut(
+    workspace: Workspace, log: WatchedLog
+) -> None:
+    context = Context(workspace, LANE, clock=lambda: 5000.0)
+    write(workspace, {"ts": "4000.0", "text": "before the fresh start", "user": "U"})
+    context.archive()
+    fill(workspace, 30)
+    assert sync(log, context, workspace, limit=10) == Synced(10, 20)
+    write(workspace, {"ts": "4000.0", "text": "edited", "edited": "now"})
+    for each in (context, Context(workspace, LANE)):
+        assert sync(log, each, workspace) == Synced(0, 0)
+
+
+def test_the_cost_of_a_first_sync_grows_with_the_log_and_no_faster(workspace: Workspace) -> None:
+    costs = []
+    for name, count in (("small", 3_000), ("large", 18_000)):
+        channel = ChannelId(name)
+        lines = [{"ts": f"{n}.000000", "text": "x", "user": "U"} for n in range(1, count + 1)]
+        write(workspace, *lines, channel=channel)
+        start = time.process_time()
+        sync(ChannelLog(workspace, channel), Context(workspace, Lane(channel)), workspace)
+        costs.append(time.process_time() - start)
+    assert costs[1] < 15 * costs[0]  # six times the lines; a quadratic step made it thirty
 
 
 def test_one_sync_is_one_durable_append(workspace: Workspace, log: WatchedLog) -> None:
