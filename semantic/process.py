@@ -13,7 +13,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from semantic.indexer import fingerprint_of as fingerprint_of  # noqa: PLC0414 - part of this module's face
 from semantic.types import IndexStatus
 
 _STOP_TIMEOUT_S: Final = 10.0

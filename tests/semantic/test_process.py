@@ -15,8 +15,9 @@ import pytest
 
 from semantic.embedders import load_embedder
 from semantic.index import Index
+from semantic.indexer import fingerprint_of
 from semantic.lease import lease_of
-from semantic.process import IndexerProcess, fingerprint_of
+from semantic.process import IndexerProcess
 from semantic.types import CollectionStatus, Scope
 
 PROJECT = Path(__file__).parents[2]
