@@ -90,6 +90,34 @@ def _append_locked(root: Path, name: str, fd: int, build: Callable[[Tail], list[
     return size + len(seal)
 
 
+def append_after(
+    root: Path,
+    name: str,
+    build: Callable[[int], tuple[int, list[bytes]]],
+    *,
+    timeout_s: float = _LOCK_TIMEOUT_S,
+) -> None:
+    """As `append_lines`, for files whose end must be sound: what lies behind the sound bytes is copied to quarantine and cut off.
+
+    `build` gets the open file and gives how many of its bytes are sound and the lines that follow these.
+    """
+    try:
+        fd = _open_locked(root, name, time.monotonic() + timeout_s)
+        try:
+            size = os.fstat(fd).st_size
+            sound, lines = build(fd)
+            if sound < size:
+                _quarantine(root, name, sound, os.pread(fd, size - sound, sound))
+                os.ftruncate(fd, sound)
+            _write_durably(fd, name, sound, b"".join(lines))
+            if sound == 0:
+                sync_folder(root, split_name(name)[0])
+        finally:
+            os.close(fd)  # releases the lock
+    except OSError as err:
+        raise translate(err, name) from err
+
+
 def _open_locked(root: Path, name: str, deadline: float) -> int:
     while True:
         fd = open_regular(root, name, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -204,6 +232,20 @@ def find_end(root: Path, name: str) -> Cursor:
         size = os.fstat(fd).st_size
         end = size - len(_read_tail(fd, size)[1])
         return Cursor(end, _prefix_hash(fd, end))
+    finally:
+        os.close(fd)
+
+
+def read_last_lines(root: Path, name: str) -> list[bytes]:
+    """The whole lines at the end of `name` (some 64 KiB of them), oldest first; none when the file is absent."""
+    try:
+        fd = open_regular(root, name)
+    except FileNotFoundError:
+        return []
+    try:
+        return _read_tail(fd, os.fstat(fd).st_size)[0].lines
+    except OSError as err:
+        raise translate(err, name) from err
     finally:
         os.close(fd)
 
