@@ -29,9 +29,6 @@ from persistence.records import (
     new_entry_id,
 )
 from persistence.workspace import Lane, Workspace
-from persistence.wrapper import read_wrapped, read_wrapper, wrap_message
-
-__all__ = ["Context", "ModelMessages", "read_wrapped", "read_wrapper", "wrap_message"]
 
 
 class Context:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persistence.context import Context, ModelMessages, wrap_message
-from persistence.context_messages import MAX_TOOL_RESULT_BYTES, build_model_messages, estimate_tokens
+from persistence.context import Context
+from persistence.context_messages import MAX_TOOL_RESULT_BYTES, ModelMessages, build_model_messages, estimate_tokens
 from persistence.context_tree import EntryTree
 from persistence.errors import ContextUnsupportedError, NotFoundError, UnsafeObjectError
 from persistence.records import (
@@ -27,6 +27,7 @@ from persistence.records import (
     encode_line,
 )
 from persistence.workspace import ChannelId, Lane, Workspace, open_workspace
+from persistence.wrapper import wrap_message
 
 C1 = ChannelId("C1")
 LANE = Lane(C1)
@@ -727,6 +728,24 @@ def test_another_reader_of_the_lane_sees_that_it_was_archived(workspace: Workspa
     mine.archive()
     theirs.append([user("new")])
     assert texts(mine.build_messages(budget_tokens=BIG, lookup=nothing)) == ["new"]
+
+
+def _append_numbered(root: str, count: int) -> None:
+    context = Context(Workspace(Path(root)), LANE)
+    for number in range(count):
+        context.append([user(f"number {number}")])
+
+
+def test_what_another_process_appends_while_a_context_is_archived_is_in_one_of_the_files(workspace: Workspace) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_append_numbered, args=(str(workspace.root), 100))
+    process.start()
+    context = Context(workspace, LANE)
+    while process.is_alive():
+        context.archive()
+    process.join()
+    assert process.exitcode == 0
+    kept = b"".join(path.read_bytes() for path in [*versions(workspace), path_of(workspace)])
+    assert [kept.count(f'"number {number}"'.encode()) for number in range(100)] == [1] * 100
 
 
 def test_archiving_a_lane_without_context_archives_nothing(workspace: Workspace) -> None:

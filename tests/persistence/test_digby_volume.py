@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.context import Context, wrap_message
+from persistence.context import Context
 from persistence.log import ChannelLog, NewMessage
 from persistence.records import (
     AssistantMessage,
@@ -20,6 +20,7 @@ from persistence.settings import SettingsStore
 from persistence.skills import load_skills
 from persistence.sync import Synced, sync_log_to_context
 from persistence.workspace import ChannelId, Lane, Workspace, open_workspace
+from persistence.wrapper import wrap_message
 from tests.persistence.digby import CHANNEL, LINEAR, ROOT_TS, TORN_CONTEXT, TORN_LOG, make_digby_volume
 
 TEAM, ISSUE = ChannelId(CHANNEL), ChannelId(LINEAR)

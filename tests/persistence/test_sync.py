@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persistence.context import Context, wrap_message
+from persistence.context import Context
 from persistence.lines import Cursor
 from persistence.log import ChannelLog, LogSlice, NewMessage
 from persistence.records import AssistantMessage, Entry, TextBlock, UserMessage, encode_line
 from persistence.sync import Synced, preview_sync, sync_log_to_context
 from persistence.visibility import Shown, select_visible
 from persistence.workspace import ChannelId, Lane, Workspace, normal_ts, open_workspace, ts_key
-from persistence.wrapper import boundary_key, read_wrapper, thread_key
+from persistence.wrapper import boundary_key, read_wrapper, thread_key, wrap_message
 
 C1 = ChannelId("C1")
 LANE = Lane(C1)
