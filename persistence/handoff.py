@@ -66,54 +66,49 @@ class Handoff:
         return bool(self.next_step) if self.next_step is not None else _UNFINISHED.search(self.text) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class HandoffOf:
+    """The compaction that a section is of, and how it is written: at most `keep` sections stay (0: none is written)."""
+
+    reason: CompactionReason
+    mark: CompactionMark
+    keep: int
+    now: datetime
+    author: Author
+
+
 def write_handoff(
     workspace: Workspace,
     channel: ChannelId | None,
     messages: Iterable[Message],
     *,
-    reason: CompactionReason,
-    mark: CompactionMark,
-    keep: int,
-    now: datetime,
-    author: Author,
+    of: HandoffOf,
     next_step: str | None = None,
 ) -> HandoffStatus:
     """Write what the last assistant messages say as a section; one of the same compaction is replaced.
 
-    `next_step`: what is to be done next, "" when nothing is, None when unknown. At most `keep` sections stay (0: none is
-    written). Raises StoreBusyError, StorageFullError, StoreFaultError, NotUtf8Error, UnsafeObjectError.
+    `next_step`: what is to be done next, "" when nothing is, None when unknown. Raises StoreBusyError, StorageFullError,
+    StoreFaultError, NotUtf8Error, UnsafeObjectError.
     """
-    if keep == 0:
+    if of.keep == 0:
         return "disabled"
     bullets = extract_bullets(_last_texts(messages))
     if next_step:
         bullets = [*bullets[1 - MAX_BULLETS :], f"- Next step: {_shorten(redact(' '.join(next_step.split())))}"]
     if not bullets:
         return "empty"
-    section = _render(f"{_stamp(now)} ({reason})", mark, _fit_bullets(bullets), nothing_left=next_step == "")
-    _put(workspace, channel, section, mark=mark, keep=keep, author=author)
+    _put(workspace, channel, _render(of, "", _fit_bullets(bullets), nothing_left=next_step == ""), of=of)
     return "written"
 
 
-def write_consolidation(
-    workspace: Workspace,
-    channel: ChannelId | None,
-    summary: str,
-    *,
-    reason: CompactionReason,
-    mark: CompactionMark,
-    keep: int,
-    now: datetime,
-    author: Author,
-) -> HandoffStatus:
+def write_consolidation(workspace: Workspace, channel: ChannelId | None, summary: str, *, of: HandoffOf) -> HandoffStatus:
     """Put a compaction's summary in the place of its own section, never in that of another compaction. Raises as above."""
-    if keep == 0:
+    if of.keep == 0:
         return "disabled"
     body = cap_section(_demote(redact(summary)))
     if not body:
         return "empty"
-    section = _render(f"{_stamp(now)} Consolidation ({reason})", mark, body, nothing_left=False)
-    _put(workspace, channel, section, mark=mark, keep=keep, author=author)
+    _put(workspace, channel, _render(of, " Consolidation", body, nothing_left=False), of=of)
     return "written"
 
 
@@ -203,30 +198,25 @@ def _demote(text: str) -> str:
     return "\n".join(f"#{line}" if line.startswith("## ") else line for line in lines)
 
 
-def _stamp(now: datetime) -> str:
-    return now.isoformat(timespec="seconds")
-
-
-def _render(title: str, mark: CompactionMark, body: str, *, nothing_left: bool) -> str:
-    thread = f" thread {mark.thread_ts}" if mark.thread_ts else ""
+def _render(of: HandoffOf, kind: str, body: str, *, nothing_left: bool) -> str:
+    thread = f" thread {of.mark.thread_ts}" if of.mark.thread_ts else ""
     done = " nothing-left" if nothing_left else ""
-    return f"## {title}\n\n<!-- compaction {mark.id}{thread}{done} -->\n{body}\n"
+    title = f"## {of.now.isoformat(timespec='seconds')}{kind} ({of.reason})"
+    return f"{title}\n\n<!-- compaction {of.mark.id}{thread}{done} -->\n{body}\n"
 
 
-def _put(
-    workspace: Workspace, channel: ChannelId | None, section: str, *, mark: CompactionMark, keep: int, author: Author
-) -> None:
+def _put(workspace: Workspace, channel: ChannelId | None, section: str, *, of: HandoffOf) -> None:
     path = Workspace.handoff(channel)
 
     def change(old: str) -> str:
         preamble, sections = _split(old or _legacy_text(workspace, channel))
         marks = [_parse(path, each).mark for each in sections]
-        at = next((at for at, each in enumerate(marks) if each is not None and each.id == mark.id), None)
+        at = next((at for at, each in enumerate(marks) if each is not None and each.id == of.mark.id), None)
         sections = [*sections, section] if at is None else [*sections[:at], section, *sections[at + 1 :]]
-        parts = [preamble, *sections[-keep:]]
+        parts = [preamble, *sections[-of.keep :]]
         return "\n".join(f"{part.rstrip()}\n" for part in parts if part.strip())
 
-    edit_text(workspace, path, change, author=author)
+    edit_text(workspace, path, change, author=of.author)
     if channel is None:
         create_bytes(workspace.root, HANDOFF_TAKEN_OVER, b"")
 
