@@ -157,13 +157,20 @@ def sync_folder(root: Path, folder: str) -> None:
 class Held:
     """A held file lock that can prove it is still held: a partition longer than the lease loses it silently."""
 
-    def __init__(self, fd: int, name: str) -> None:
+    def __init__(self, fd: int, name: str, *, proofs: tuple[Callable[[], None], ...] = ()) -> None:
         """Take the descriptor that holds the lock of the file `name`."""
         self._fd = fd
         self._name = name
+        self._proofs = proofs
+
+    def also(self, proof: Callable[[], None]) -> "Held":
+        """The same lock, held only while `proof` (which raises otherwise) says that another one is held too."""
+        return Held(self._fd, self._name, proofs=(*self._proofs, proof))
 
     def assert_held(self) -> None:
         """Write through the lock's own descriptor; the kernel answers EIO when the lock was lost (facts: fencing)."""
+        for proof in self._proofs:
+            proof()
         try:
             os.pwrite(self._fd, secrets.token_hex(8).encode(), 0)
             os.fsync(self._fd)

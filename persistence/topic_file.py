@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from persistence.topics import instant
+from persistence.topics import TopicEntry, instant
 
 Mode = Literal["append", "replace"]
 
@@ -147,3 +147,25 @@ def write_topic(
     )
     kept = marked.body.rstrip("\n") if old is not None and mode == "append" else None
     return replace(marked, body=f"\n{text}\n" if kept is None else f"{kept}\n\n## {stamp}\n\n{text}\n")
+
+
+def mark_pinned(file: TopicFile, entry: TopicEntry, *, pinned: bool) -> TopicFile:
+    """The file with its pin, from which a lost index gets it back."""
+    if file.fields is None and not pinned:
+        return file
+    return with_fields(file, {**_known(file, entry), "pinned": "true" if pinned else None})
+
+
+def mark_removed(file: TopicFile, entry: TopicEntry | None, *, stamp: str) -> TopicFile:
+    """The file with the time of its removal, which is never before its last write, whatever the clocks say."""
+    when, written = instant(stamp), instant(file.last_updated)
+    last = file.last_updated if when is not None and written is not None and written > when else stamp
+    return with_fields(file, {**_known(file, entry), "pinned": None, "removed_at": last})
+
+
+def _known(file: TopicFile, entry: TopicEntry | None) -> dict[str, str]:
+    """What new front matter must say besides, so that a repair finds the topic under its name."""
+    if file.fields is not None or entry is None:
+        return {}
+    values = {"name": json.dumps(entry.name, ensure_ascii=False), "description": json.dumps(entry.summary, ensure_ascii=False)}
+    return values if entry.stamp is None else {**values, "last_updated": entry.stamp}

@@ -162,16 +162,19 @@ def file_key(file: str) -> str:
 
 
 def put_entry(rows: Sequence[Row], entry: TopicEntry) -> list[Row]:
-    """The rows with this entry as the only one of its file: where its first one was, or at the end. A pin is never lost."""
+    """The rows with this entry as the only one of its file: where its first one was, or at the end."""
     same = [place for place, row in enumerate(rows) if isinstance(row, TopicEntry) and file_key(row.file) == file_key(entry.file)]
-    pinned = entry.pinned or any(row.pinned for place in same if isinstance(row := rows[place], TopicEntry))
-    new = replace(entry, pinned=pinned)
     if same:
-        return [new if place == same[0] else row for place, row in enumerate(rows) if place not in same[1:]]
+        return [entry if place == same[0] else row for place, row in enumerate(rows) if place not in same[1:]]
     filled = [place for place, row in enumerate(rows) if not _is_blank(row)]
     kept = list(rows[: filled[-1] + 1]) if filled else [HEADING]
     gap: list[Row] = [""] if isinstance(kept[-1], str) and kept[-1].startswith("#") else []
-    return [*kept, *gap, new]
+    return [*kept, *gap, entry]
+
+
+def drop_file(rows: Sequence[Row], file: str) -> list[Row]:
+    """The rows without any entry of a file."""
+    return [row for row in rows if isinstance(row, str) or file_key(row.file) != file_key(file)]
 
 
 def tidy(rows: Sequence[Row], *, present: AbstractSet[str], now: datetime, stale_after_days: int) -> list[Row]:
@@ -184,7 +187,7 @@ def tidy(rows: Sequence[Row], *, present: AbstractSet[str], now: datetime, stale
     for row in rows:
         if isinstance(row, TopicEntry) and (key := file_key(row.file)) in present:
             known = best.get(key)
-            best[key] = row if known is None else replace(_latest(known, row), pinned=known.pinned or row.pinned)
+            best[key] = row if known is None else merged(known, row)
     tidied: list[Row] = []
     for row in rows:
         if isinstance(row, str):
@@ -194,9 +197,11 @@ def tidy(rows: Sequence[Row], *, present: AbstractSet[str], now: datetime, stale
     return tidied
 
 
-def _latest(known: TopicEntry, later: TopicEntry) -> TopicEntry:
+def merged(known: TopicEntry, later: TopicEntry) -> TopicEntry:
+    """What two entries of one file say together: the one with the later instant (the later line on a tie), pinned if one is."""
     was, then = instant(known.stamp), instant(later.stamp)
-    return known if was is not None and (then is None or then < was) else later
+    latest = known if was is not None and (then is None or then < was) else later
+    return replace(latest, pinned=known.pinned or later.pinned)
 
 
 def _is_stale(entry: TopicEntry, now: datetime, stale_after_days: int) -> bool:

@@ -1,0 +1,148 @@
+"""What can be seen of a topic directory without changing it: its index, its topics' texts, searches and its state."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from persistence.errors import NotFoundError, TopicBlankError
+from persistence.files import read_text
+from persistence.topic_file import TopicFile, parse_topic_file
+from persistence.topic_folder import SEEN_BYTES, TopicFolder
+from persistence.topic_lookup import fits, one_per_file
+from persistence.topic_names import key_of, recovered_name
+from persistence.topics import TopicEntry, TopicIndex, file_key, instant, parse_topic_index
+
+_SKEW: Final = timedelta(minutes=1)
+_MATCH_CHARS: Final = 120
+_CUT: Final = f"\n<!-- topic cut at {SEEN_BYTES} bytes; read the file for the rest -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic to read: its text without front matter, at most 51,200 bytes with the cut said; the etag is of the whole file."""
+
+    entry: TopicEntry
+    text: str
+    etag: str
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMatch:
+    """A topic that a search found, by its index line or by a line of its body; `indexed` False: only its file is there."""
+
+    kind: Literal["index", "body"]
+    name: str
+    file: str
+    line: str
+    indexed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatus:
+    """What a scope's topics are like. `orphans` are listed without a file, `unindexed` files without a line (removed ones not).
+
+    `ambiguous` are names that several topics have, `clock_skew` files with a stamp in the future, `quarantined` (line, text).
+    """
+
+    topics: int
+    pinned: int
+    stale: int
+    removed: int
+    index_missing: bool
+    orphans: tuple[str, ...]
+    unindexed: tuple[str, ...]
+    ambiguous: tuple[str, ...]
+    clock_skew: tuple[str, ...]
+    quarantined: tuple[tuple[int, str], ...]
+
+    @property
+    def needs_repair(self) -> bool:
+        return bool(self.orphans or self.unindexed)
+
+
+NO_INDEX: Final = TopicIndex((), (), ())
+
+
+def load_index(folder: TopicFolder) -> TopicIndex | None:
+    """The index as it stands; None when there is none. Raises UnsafeObjectError, TooLargeError."""
+    file = read_text(folder.home.root, folder.index_name)
+    return None if file is None else parse_topic_index(file.text)
+
+
+def load_topic(folder: TopicFolder, entry: TopicEntry) -> Topic:
+    """The text of a listed topic. Raises NotFoundError when its file is gone."""
+    file = folder.list_files().files.get(file_key(entry.file), entry.file)
+    found = read_text(folder.home.root, folder.name(file))
+    if found is None:
+        raise file_is_gone(entry)
+    text, truncated = _cut(parse_topic_file(found.text).body.lstrip("\n"))
+    return Topic(entry, text, found.etag, truncated)
+
+
+def file_is_gone(entry: TopicEntry) -> NotFoundError:
+    return NotFoundError(
+        f"the topic {entry.name!r} is listed but its file {entry.file!r} is gone; the next write tidies the index"
+    )
+
+
+def _cut(text: str) -> tuple[str, bool]:
+    """Whole lines of a text within what a reader sees, with a notice when there are more."""
+    data = text.encode()
+    if len(data) <= SEEN_BYTES:
+        return text, False
+    kept = data[: SEEN_BYTES - len(_CUT.encode())].decode("utf-8", "ignore")
+    return (kept.rpartition("\n")[0] or kept) + _CUT, True
+
+
+def search_topics(folder: TopicFolder, query: str) -> list[TopicMatch]:
+    """The topics that a text occurs in. Raises TopicBlankError."""
+    wanted = key_of(query.strip())
+    if not wanted:
+        raise TopicBlankError("say what to look for")
+    entries = {file_key(entry.file): entry for entry in one_per_file((load_index(folder) or NO_INDEX).entries)}
+    hits = {key: entry for key, entry in entries.items() if fits(entry, query)}
+    found = [TopicMatch("index", entry.name, entry.file, entry.summary, indexed=True) for entry in hits.values()]
+    removed = {file_key(name) for name in folder.read_removed()} - entries.keys()
+    for key, file in folder.list_files().files.items():
+        if key not in hits and key not in removed:
+            match = _body_match(parse_topic_file(folder.read_start(file) or ""), file, entries.get(key), wanted)
+            found += [] if match is None else [match]
+    return found
+
+
+def _body_match(topic: TopicFile, file: str, entry: TopicEntry | None, wanted: str) -> TopicMatch | None:
+    line = next((line.strip() for line in topic.body.split("\n") if wanted in key_of(line)), None)
+    if line is None or (entry is None and topic.removed_at is not None):
+        return None
+    if entry is not None:
+        return TopicMatch("body", entry.name, entry.file, line[:_MATCH_CHARS], indexed=True)
+    return TopicMatch("body", recovered_name(topic.name or "", file[: -len(".md")]), file, line[:_MATCH_CHARS], indexed=False)
+
+
+def load_status(folder: TopicFolder, now: datetime) -> TopicStatus:
+    """What there is and what does not agree."""
+    index, listing = load_index(folder), folder.list_files()
+    entries = one_per_file((index or NO_INDEX).entries)
+    keys = {file_key(entry.file) for entry in entries}
+    removed = {file_key(name) for name in folder.read_removed()} - keys
+    names = Counter(key_of(entry.name) for entry in entries)
+    stamps = {entry.file: instant(entry.stamp) for entry in entries}
+    return TopicStatus(
+        topics=len(entries),
+        pinned=sum(entry.pinned for entry in entries),
+        stale=sum(entry.stale for entry in entries),
+        removed=len(removed),
+        index_missing=index is None,
+        orphans=tuple(e.file for e in entries if file_key(e.file) not in listing.files and folder.status(e.file) is None),
+        unindexed=tuple(file for key, file in listing.files.items() if key not in keys | removed and _is_lost(folder, file)),
+        ambiguous=tuple(dict.fromkeys(entry.name for entry in entries if names[key_of(entry.name)] > 1)),
+        clock_skew=tuple(file for file, moment in stamps.items() if moment is not None and moment > now + _SKEW),
+        quarantined=() if index is None else index.quarantined,
+    )
+
+
+def _is_lost(folder: TopicFolder, file: str) -> bool:
+    text = folder.read_start(file)
+    return text is not None and parse_topic_file(text).removed_at is None
