@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from persistence.errors import BodyInvalidError
-from persistence.files import read_text, update_text
+from persistence.files import read_text
+from persistence.versions import Author, edit_text
 from persistence.workspace import ChannelId, Workspace
 
 # A line that already is Markdown structure (list item, heading, quote, table, fence) is written as it is.
 _STRUCTURE: Final = re.compile(r"[-*+][ \t]|[0-9]{1,9}[.)][ \t]|#{1,6}[ \t]|[>|]|```|~~~", re.ASCII)
 _BULLET: Final = re.compile(r"[-*+][ \t]")
+_BOT: Final = Author("bot", "noted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,19 @@ def load_memory_layers(workspace: Workspace, channel: ChannelId | None) -> list[
     return layers
 
 
-def append_note(workspace: Workspace, channel: ChannelId | None, text: str, *, heading: str | None = None) -> Note:
+def append_note(
+    workspace: Workspace,
+    channel: ChannelId | None,
+    text: str,
+    *,
+    heading: str | None = None,
+    author: Author = _BOT,
+) -> Note:
     """Append `text` to a memory layer as a line of its own, under the file's lock; an absent file is created.
 
     One plain line becomes a `- ` bullet; a bullet that is there already is not written again, its place is returned.
-    `heading` becomes a `## ` line before the text. Raises BodyInvalidError for a blank text, NotUtf8Error, UnsafeObjectError,
-    TooLargeError and StoreBusyError; the file is unchanged then.
+    `heading` becomes a `## ` line before the text. Raises BodyInvalidError for a blank text, SecretDetectedError, NotUtf8Error,
+    UnsafeObjectError, TooLargeError and StoreBusyError; the file is unchanged then.
     """
     path = Workspace.memory(channel)
     body = _note_body(text)
@@ -68,7 +77,7 @@ def append_note(workspace: Workspace, channel: ChannelId | None, text: str, *, h
         new, start_line = _place(old, body, title)
         return new
 
-    file = update_text(workspace.root, path, Workspace.lock_of(path), change)
+    file = edit_text(workspace, path, change, author=author)
     return Note(path, start_line, start_line + body.count("\n"), file.etag)
 
 

@@ -19,6 +19,7 @@ from persistence.errors import (
     TooLargeError,
 )
 from persistence.files import Held, etag_of, locked, read_bytes, replace_bytes, translate
+from persistence.secrets import refuse_new_secrets
 from persistence.settings_values import (
     Diagnostic,
     JsonObject,
@@ -34,10 +35,12 @@ from persistence.settings_values import (
     read_layer,
     unknown_keys,
 )
+from persistence.versions import Author, recorded_change
 from persistence.workspace import LEGACY_SETTINGS, QUARANTINE, SETTINGS, Workspace
 
 __all__ = ["Diagnostic", "Settings", "SettingsStore", "SettingsView"]
 
+_OPERATOR: Final = Author("recalld", "settings changed")
 _NO_OVERRIDES: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 _Read: TypeAlias = bytes | PersistenceError | None
 
@@ -61,6 +64,7 @@ class SettingsStore:
 
     def __init__(self, workspace: Workspace, *, overrides: Mapping[str, JsonValue] = _NO_OVERRIDES) -> None:
         """Open no file yet; `overrides` are settings that the environment fixes, shaped as the file is."""
+        self._workspace = workspace
         self._root = workspace.root
         self._lock_name = workspace.lock_of(SETTINGS)
         self._overrides = overrides
@@ -73,10 +77,17 @@ class SettingsStore:
         """The settings in force now. Always reads the file (its stat can be seconds old on a network disk); never raises."""
         return self._view_of(self._read(*self._place()))
 
-    def patch(self, patch: Mapping[str, JsonValue], *, expected_etag: str | None = None) -> SettingsView:
+    def patch(
+        self,
+        patch: Mapping[str, JsonValue],
+        *,
+        expected_etag: str | None = None,
+        author: Author = _OPERATOR,
+    ) -> SettingsView:
         """Apply an RFC 7396 merge patch. What the file holds besides stays as it is.
 
-        Raises SettingsInvalidError that names every refused key, SettingsBrokenError, PreconditionFailedError, StoreBusyError.
+        Raises SettingsInvalidError that names every refused key, SecretDetectedError for a value that looks like a secret,
+        SettingsBrokenError, PreconditionFailedError, StoreBusyError.
         """
 
         def change(old: JsonObject) -> JsonObject:
@@ -89,25 +100,25 @@ class SettingsStore:
                 raise SettingsInvalidError([("", "nested too deeply")]) from err
             return _checked(old, _object(merged), problems)
 
-        return self._write(change, expected_etag)
+        return self._write(change, expected_etag, author)
 
-    def update(self, change: Callable[[JsonObject], JsonObject]) -> SettingsView:
+    def update(self, change: Callable[[JsonObject], JsonObject], *, author: Author = _OPERATOR) -> SettingsView:
         """Replace the file's object by what `change` makes of it, with nobody able to write in between.
 
         `change` gets all keys, also those that are not ours. Raises as `patch`, and whatever `change` raises.
         """
-        return self._write(lambda old: _checked(old, change(_copy(old)), []), None)
+        return self._write(lambda old: _checked(old, change(_copy(old)), []), None, author)
 
-    def reset(self) -> SettingsView:
+    def reset(self, *, author: Author = _OPERATOR) -> SettingsView:
         """Start from an empty object, also when the file is broken; its bytes are kept in quarantine."""
         with locked(self._root, SETTINGS, self._lock_name) as held:
             folder, name = self._place()
             old = read_bytes(folder, name)
             if old is not None:
                 replace_bytes(self._root, f"{QUARANTINE}/{SETTINGS}.{etag_of(old)[:16]}", old, held)
-            return self._replace({}, held)
+            return self._replace(old, {}, held, author)
 
-    def _write(self, change: Callable[[JsonObject], JsonObject], expected_etag: str | None) -> SettingsView:
+    def _write(self, change: Callable[[JsonObject], JsonObject], expected_etag: str | None, author: Author) -> SettingsView:
         with locked(self._root, SETTINGS, self._lock_name) as held:
             data = self._read(*self._place())
             if expected_etag is not None and (not isinstance(data, bytes) or etag_of(data) != expected_etag):
@@ -117,13 +128,15 @@ class SettingsStore:
             new = change(old)
             if _dump(new) == _dump(old):
                 return self._view_of(data)
-            return self._replace(new, held)
+            return self._replace(data if isinstance(data, bytes) else None, new, held, author)
 
-    def _replace(self, values: JsonObject, held: Held) -> SettingsView:
+    def _replace(self, old: bytes | None, values: JsonObject, held: Held, author: Author) -> SettingsView:
         folder, name = self._place()
         data = encode_settings(values)
+        refuse_new_secrets((old or b"").decode("utf-8", "replace"), data.decode("utf-8"), where=SETTINGS)
         try:
-            replace_bytes(folder, name, data, held)
+            with recorded_change(self._workspace, SETTINGS, old, data, author=author):
+                replace_bytes(folder, name, data, held)
         except OSError as err:  # the folder that a link points into is gone
             raise translate(err, SETTINGS) from err
         return self._view_of(data)

@@ -195,18 +195,20 @@ def keep_version(workspace: Workspace, name: str, data: bytes, *, author: Author
     reason = one_line(author.reason)
     meta = Version(version_id, name, created, author.by, reason, author.turn, len(data), etag)
     path = workspace.version(name, version_id)
-    _write_new(workspace, path + META_SUFFIX, _version.dump_json(meta))  # first: bytes that are there are complete with it
-    _write_new(workspace, path, data)
+    # Only the bytes must survive a power loss: their id says when they were replaced, and proves that they are complete.
+    _write_new(workspace, path + META_SUFFIX, _version.dump_json(meta), sync=False)
+    _write_new(workspace, path, data, sync=True)
     sync_folder(workspace.root, split_name(path)[0])
     _prune(workspace, name, [*ids, version_id], now)
     return version_id
 
 
-def _write_new(workspace: Workspace, path: str, data: bytes) -> None:
+def _write_new(workspace: Workspace, path: str, data: bytes, *, sync: bool) -> None:
     fd = open_regular(workspace.root, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fd, data)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     except OSError as err:
         raise translate(err, path) from err
     finally:
@@ -214,9 +216,13 @@ def _write_new(workspace: Workspace, path: str, data: bytes) -> None:
 
 
 def _prune(workspace: Workspace, name: str, ids: list[str], now: datetime) -> None:
-    for place, version_id in enumerate(ids[:-1]):
-        if len(ids) - place > MAX_VERSIONS or now - _time_of(version_id) > MAX_VERSION_AGE:
-            remove_version(workspace, name, version_id)
+    oldest = len(ids) - MAX_VERSIONS
+    gone = [each for place, each in enumerate(ids[:-1]) if place < oldest or now - _time_of(each) > MAX_VERSION_AGE]
+    if gone:
+        with opened_folder(workspace.root, workspace.version(name, "")) as fd:
+            for entry in (part for each in gone for part in (each, each + META_SUFFIX)):
+                with suppress(OSError):  # whatever stays is tried again at the next write
+                    os.unlink(entry, dir_fd=fd)
 
 
 def remove_version(workspace: Workspace, name: str, version_id: str) -> None:
@@ -257,29 +263,39 @@ def _time_of(version_id: str) -> datetime:
 
 def list_versions(workspace: Workspace, name: str) -> list[Version]:
     """The kept versions of a file, newest first. A file that never was has none."""
-    found = [read_meta(workspace, name, version_id) for version_id in reversed(version_ids(workspace, name))]
-    return [version for version in found if version is not None]
-
-
-def read_meta(workspace: Workspace, name: str, version_id: str) -> Version | None:
-    """What is known of a version; None unless its bytes are complete and its metadata can be read."""
-    path = workspace.version(name, version_id)
-    try:
-        data = read_bytes(workspace.root, path + META_SUFFIX)
-        meta = _version.validate_json(data or b"")
-    except (ValidationError, PersistenceError):
-        return None
-    found = read_bytes(workspace.root, path, limit=MAX_KEPT_BYTES)
-    return meta if found is not None and etag_of(found) == meta.etag else None
+    found = [_read(workspace, name, version_id) for version_id in reversed(version_ids(workspace, name))]
+    return [version[0] for version in found if version is not None]
 
 
 def read_version(workspace: Workspace, name: str, version_id: str) -> tuple[Version, bytes]:
     """A version with its bytes. Raises NotFoundError."""
-    meta = read_meta(workspace, name, version_id) if _ID.match(version_id) else None
-    data = None if meta is None else read_bytes(workspace.root, workspace.version(name, version_id), limit=MAX_KEPT_BYTES)
-    if meta is None or data is None:
+    found = _read(workspace, name, version_id) if _ID.match(version_id) else None
+    if found is None:
         raise NotFoundError(f"{name!r} has no version {version_id[:60]!r}: list its versions")
-    return meta, data
+    return found
+
+
+def _read(workspace: Workspace, name: str, version_id: str) -> tuple[Version, bytes] | None:
+    """A version with its bytes, None unless they are complete."""
+    data = read_bytes(workspace.root, workspace.version(name, version_id), limit=MAX_KEPT_BYTES)
+    if data is None or not etag_of(data).startswith(version_id.partition("-")[2]):
+        return None
+    return read_meta(workspace, name, version_id) or derived_meta(name, version_id, data), data
+
+
+def read_meta(workspace: Workspace, name: str, version_id: str) -> Version | None:
+    """What was noted of a version; None when that is lost."""
+    try:
+        data = read_bytes(workspace.root, workspace.version(name, version_id) + META_SUFFIX)
+        return None if data is None else _version.validate_json(data)
+    except (ValidationError, PersistenceError):
+        return None
+
+
+def derived_meta(name: str, version_id: str, data: bytes) -> Version:
+    """What the bytes and the id themselves say of a version."""
+    created = _time_of(version_id).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return Version(version_id, name, created, "", "", None, len(data), etag_of(data))
 
 
 def restore_version(workspace: Workspace, name: str, version_id: str, *, author: Author) -> str:
