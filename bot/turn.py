@@ -16,11 +16,13 @@ from bot.agent import Assignment, Outcome, run_agent
 from bot.message import SILENT, Citation, Json, Passage, Recalled, Replied, Reply, TokenUsage, Turn, TurnEvent
 from bot.models import resolve_model
 from bot.models.mapping import to_model_messages
-from bot.prompt import Prompt, PromptInputs, TopicList, build_system_prompt
+from bot.prompt import Prompt, PromptInputs, TopicList, build_system_prompt, estimate_tokens
 from bot.stores import Stores
 from bot.tool import FRESH_TIMEOUT_S, Bench, passage_of
+from persistence.context import Context
+from persistence.context_messages import ModelMessages
 from persistence.files import locked, replace_bytes
-from persistence.log import NewMessage
+from persistence.log import ChannelLog, NewMessage
 from persistence.memory import load_memory_layers
 from persistence.records import BOT_USER, AssistantMessage, LogRecord, TextBlock, ToolResultMessage, UserMessage
 from persistence.settings import Settings
@@ -70,8 +72,9 @@ async def run_turn(stores: Stores, lane: Lane, messages: Sequence[LogRecord], *,
     watch.lap("recall")
 
     prompt = await asyncio.to_thread(load_prompt, stores.workspace, lane, settings, surface=surface, passages=passages)
-    built = await asyncio.to_thread(context.build_messages, budget_tokens=CONTEXT_BUDGET_TOKENS, lookup=log.get)
     asked = [wrap_message(message) for message in messages] + ([prompt.recall] if prompt.recall else [])
+    room = CONTEXT_BUDGET_TOKENS - sum(map(estimate_tokens, asked))
+    built = await asyncio.to_thread(_build_history, context, log, budget_tokens=max(0, room))
     await asyncio.to_thread(context.append, [_user_message(asked)])
     await asyncio.to_thread(write_last_prompt, stores.workspace, lane.channel, prompt, asked)
     watch.lap("prompt")
@@ -96,6 +99,10 @@ async def run_turn(stores: Stores, lane: Lane, messages: Sequence[LogRecord], *,
         timings_ms=watch.timings_ms,
     )
     return Replied(reply, turn)
+
+
+def _build_history(context: Context, log: ChannelLog, *, budget_tokens: int) -> ModelMessages:
+    return context.build_messages(budget_tokens=budget_tokens, lookup=log.changes())
 
 
 async def recall(stores: Stores, lane: Lane, text: str, *, settings: Settings) -> tuple[Passage, ...]:

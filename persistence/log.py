@@ -109,6 +109,21 @@ class ChannelLog:
         """The message as it is now, all its lines merged (also a deleted or silent one); None when the ts is unknown."""
         return next(iter(self._read(lambda _: [ts_ns(parse_ts(ts))])), None)
 
+    def changes(self) -> Callable[[str], LogRecord | None]:
+        """A look-up of what became of messages: the merged record of one that was edited or deleted, None for any other.
+
+        It is true of the moment of this call, and opens the file only for changed messages.
+        """
+        with self._mutex:
+            index = self._fresh_index()
+
+        def look_up(ts: str) -> LogRecord | None:
+            with self._mutex:
+                changed = len(index.spans(ts_ns(ts))) > 1
+            return self.get(ts) if changed else None
+
+        return look_up
+
     def reply_to(self, ts: str) -> LogRecord | None:
         """The bot's message that answers this one, alone or together with others; None while there is none."""
         key = ts_ns(parse_ts(ts))

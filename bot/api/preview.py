@@ -40,7 +40,7 @@ def _earlier_messages(stores: Stores, lane: Lane) -> list[Message]:
     context = Context(stores.workspace, lane)  # one of its own: a turn may be using the shared one
     log = stores.log(lane.channel)
     news = preview_sync(log, context, stores.workspace, current_ts=f"{time.time() + 1:.6f}")
-    built = context.build_messages(budget_tokens=CONTEXT_BUDGET_TOKENS, lookup=log.get)
+    built = context.build_messages(budget_tokens=CONTEXT_BUDGET_TOKENS, lookup=log.changes())
     return [*built.messages, *news]
 
 

@@ -736,3 +736,15 @@ def test_a_log_says_what_a_simple_model_says(operations):
             page = reader.page(limit=100)
             assert [(Decimal(r.ts), r.text, r.root_ts, (r.model_extra or {}).get("x")) for r in page] == shown
             assert reader.stats().messages == len(shown)
+
+
+def test_the_changes_of_a_log_are_those_of_edited_and_deleted_messages(tmp_path):
+    log = ChannelLog(open_workspace(tmp_path), parse_channel_id("general"))
+    plain, edited, deleted = (log.append(NewMessage(text=text, user="amy")).record.ts for text in ("a", "b", "c"))
+    log.edit(edited, "b, but better")
+    log.delete(deleted)
+    look_up = log.changes()
+    assert look_up(plain) is None
+    assert look_up("1.000000") is None
+    assert look_up(edited).text == "b, but better"
+    assert look_up(deleted).deleted
