@@ -1,17 +1,18 @@
 """Safe opening, atomic replacing and locking of single files, by workspace-relative name. What they mean is decided above."""
 
 import errno
+import fcntl
 import hashlib
 import os
+import random
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import filelock
 
 from persistence.errors import (
     NotUtf8Error,
@@ -25,6 +26,10 @@ from persistence.errors import (
 )
 
 LOCK_TIMEOUT_S: Final = 5.0
+# A free lock goes to whoever asks first, most often the writer that just let go of it, and the others starve. So one waiter at
+# a time has the turn (a lock of its own) to ask for the lock, and asks often; a writer that comes back stands behind it.
+_LOCK_PAUSE_S: Final = 0.01
+_TURN_PAUSE_S: Final = 0.002
 MAX_TEXT_BYTES: Final = 4 * 1024 * 1024
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BOM: Final = b"\xef\xbb\xbf"
@@ -173,7 +178,7 @@ class Held:
             proof()
         try:
             os.pwrite(self._fd, secrets.token_hex(8).encode(), 0)
-            os.fsync(self._fd)
+            os.fdatasync(self._fd)
         except OSError as err:
             raise StoreBusyError(f"the lock of {self._name!r} was lost while it was held: nothing was written") from err
 
@@ -184,28 +189,39 @@ def locked(root: Path, name: str, lock_name: str, *, timeout_s: float = LOCK_TIM
 
     Raises StoreBusyError when another holder keeps it for `timeout_s`.
     """
-    with opened_folder(root, split_name(lock_name)[0], create=True):
-        pass
-    fds: list[int] = []
-    lock = filelock.FileLock(
-        root / lock_name,
-        timeout=timeout_s,
-        mode=0o666,
-        thread_local=False,
-        fallback_to_soft=False,
-        poll_interval=0.01,
-        on_acquired=fds.append,
-    )
+    deadline = time.monotonic() + timeout_s
+    with _opened_lock(root, lock_name) as fd:
+        with _opened_lock(root, f"{lock_name}.turn") as turn:
+            flock(turn, name, deadline=deadline)
+            flock(fd, name, deadline=deadline, pause_s=_TURN_PAUSE_S)
+        yield Held(fd, name)
+
+
+@contextmanager
+def _opened_lock(root: Path, lock_name: str) -> Iterator[int]:
     try:
-        lock.acquire()
-    except filelock.Timeout as err:
-        raise StoreBusyError(f"another writer has held {name!r} for {timeout_s:g} s: nothing was written, try again") from err
+        fd = open_regular(root, lock_name, os.O_RDWR | os.O_CREAT)
     except OSError as err:
         raise translate(err, lock_name) from err
     try:
-        yield Held(fds[-1], name)
+        yield fd
     finally:
-        lock.release()
+        os.close(fd)  # releases the lock
+
+
+def flock(fd: int, name: str, *, deadline: float, pause_s: float = _LOCK_PAUSE_S) -> None:
+    """Take the exclusive lock of an open file; raises StoreBusyError when another holds it until `deadline` (monotonic)."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            if err.errno not in (errno.EAGAIN, errno.EACCES):
+                raise translate(err, name) from err
+            if time.monotonic() >= deadline:
+                raise StoreBusyError(f"another writer holds {name!r}: nothing was written, try again") from err
+            time.sleep(random.uniform(0.2, 1) * pause_s)  # noqa: S311 - jitter against lock convoys, no secret
+        else:
+            return
 
 
 def replace_bytes(root: Path, name: str, data: bytes, held: Held) -> None:
@@ -228,6 +244,41 @@ def replace_bytes(root: Path, name: str, data: bytes, held: Held) -> None:
             if isinstance(err, OSError):
                 raise translate(err, name) from err
             raise
+
+
+def create_bytes(root: Path, name: str, data: bytes) -> bool:
+    """Create `name` whole and durably; False when something stands there already, which is left alone, whoever was faster."""
+    folder, last = split_name(name)
+    with opened_folder(root, folder, create=True) as folder_fd:
+        temp = f".{last[:100]}.tmp-{os.getpid()}-{secrets.token_hex(6)}"
+        try:
+            _write_temp(folder_fd, temp, data, None)
+            publish_new(folder_fd, temp, last)
+            os.fsync(folder_fd)
+        except FileExistsError:
+            return False
+        except OSError as err:
+            raise translate(err, name) from err
+        finally:
+            with suppress(OSError):
+                os.unlink(temp, dir_fd=folder_fd)
+    return True
+
+
+def publish_new(folder_fd: int, temp: str, last: str, *, link: Callable[..., None] = os.link) -> None:
+    """Give a written temp file its name; raises FileExistsError when that is taken.
+
+    Where the disk has no links, an empty file takes the name first.
+    """
+    try:
+        link(temp, last, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError as err:
+        if err.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+        os.close(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder_fd))
+        os.rename(temp, last, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
 
 def _stat_regular(folder_fd: int, last: str, name: str) -> os.stat_result | None:

@@ -3,11 +3,8 @@
 What a line means is the business of `log` and `context`.
 """
 
-import errno
-import fcntl
 import hashlib
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from persistence.errors import StoreBusyError
-from persistence.files import open_regular, opened_folder, split_name, sync_folder, translate, write_all
+from persistence.files import flock, open_regular, opened_folder, split_name, sync_folder, translate, write_all
 from persistence.records import decode_line
 from persistence.workspace import QUARANTINE
 
@@ -122,27 +118,13 @@ def _open_locked(root: Path, name: str, deadline: float) -> int:
     while True:
         fd = open_regular(root, name, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            _lock(fd, name, deadline)
+            flock(fd, name, deadline=deadline)
             if _is_still(root, name, fd):
                 return fd
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)  # renamed or removed while we waited: lock the file that stands there now
-
-
-def _lock(fd: int, name: str, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as err:
-            if err.errno not in (errno.EAGAIN, errno.EACCES):
-                raise translate(err, name) from err
-            if time.monotonic() > deadline:
-                raise StoreBusyError(f"another writer holds {name!r}: nothing was written, try again") from err
-            time.sleep(random.uniform(0.002, 0.02))  # noqa: S311 - jitter against lock convoys, no secret
-        else:
-            return
 
 
 def _is_still(root: Path, name: str, fd: int) -> bool:
