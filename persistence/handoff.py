@@ -23,14 +23,15 @@ MAX_SECTION_BYTES: Final = 12_288
 MAX_BULLETS: Final = 15
 LAST_MESSAGES: Final = 3
 _MAX_BULLET_CHARS: Final = 500
+_MAX_LINE_CHARS: Final = 2 * _MAX_BULLET_CHARS  # of what is cut anyway no more is looked at
 
 _HEADING: Final = re.compile(r"## (?P<stamp>\S+)(?P<consolidated> Consolidation)? \((?P<reason>\w+)\)\s*\Z")
 _MARK: Final = re.compile(r"<!-- compaction (?P<id>[0-9a-f]+)(?: thread (?P<thread>[0-9.]+))?(?P<done> nothing-left)? -->\Z")
 _NEXT_STEP: Final = re.compile(r"- Next step: (?P<step>.+)\Z")
 _FENCE: Final = re.compile(r"\s*(?:[-*+]\s+)?(?P<fence>`{3,}|~{3,})")
 _TITLE: Final = re.compile(r"\s*#{1,6}(?:\s|\Z)")
-_LIST_MARK: Final = re.compile(r"(?:[-*+]|[0-9]{1,3}[.)])\s+")
-_EMPHASIS: Final = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}")
+_LIST_MARK: Final = re.compile(r"\A(?:[-*+]|[0-9]{1,3}[.)])\s+")
+_EMPHASIS: Final = re.compile(r"(\*{1,3})(\S(?:.*?\S)?)\1")
 _UNFINISHED: Final = re.compile(
     r"\b(?:needs? to|waiting for|(?<!no )next step|(?<!no )(?<!nothing )pending|not done|incomplete|unfinished)\b",
     re.IGNORECASE,
@@ -141,7 +142,7 @@ def extract_bullets(texts: Sequence[str]) -> list[str]:
     bullets = []
     for text in texts:
         for line in _lines_outside_fences(redact(text)):
-            said = _EMPHASIS.sub("", _LIST_MARK.sub("", line.strip(), count=1)).strip()
+            said = _EMPHASIS.sub(r"\2", _LIST_MARK.sub("", line.strip()[:_MAX_LINE_CHARS])).strip()
             if said and not _TITLE.match(line):
                 bullets.append(f"- {_shorten(said)}")
     return bullets[-MAX_BULLETS:]
