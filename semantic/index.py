@@ -272,9 +272,11 @@ def _match(text: str, column: str) -> "FullTextQuery":
 def _text_query(text: str) -> "FullTextQuery":
     from lancedb.query import BooleanQuery, Occur  # noqa: PLC0415  see above
 
-    return BooleanQuery(
-        [(Occur.SHOULD, _match(plain(text), "search_text")), (Occur.SHOULD, _match(" ".join(codes(plain(text))), "codes"))]
-    )
+    words = _match(plain(text), "search_text")
+    exact = codes(plain(text))
+    if not exact:
+        return words
+    return BooleanQuery([(Occur.SHOULD, words), (Occur.SHOULD, _match(" ".join(exact), "codes"))])
 
 
 def _condition(scope: Scope, collections: Sequence[Collection]) -> str:

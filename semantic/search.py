@@ -15,7 +15,7 @@ from semantic.scanner import load_document
 from semantic.terms import QueryTerms, parse_terms, plain, query_text
 from semantic.types import Hit, Query, Scope, SearchResult
 
-_MIN_CANDIDATES: Final = 100
+_MIN_CANDIDATES: Final = 60  # of each side: the best in sum is often far down on one of them
 _CANDIDATES_PER_HIT: Final = 5
 _NS: Final = 1_000_000_000
 

@@ -78,11 +78,13 @@ def _load_model(folder: Path, threads: int) -> "SentenceTransformer":
         # Five seconds and half a gigabyte, and only there with the `models` extra.
         import torch  # noqa: PLC0415
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+        from transformers.utils import logging  # noqa: PLC0415
     except ImportError as err:
         raise EmbedderUnavailableError(
             f"the model in {str(folder)!r} needs sentence-transformers ({err}): install recalld with the 'models' extra"
         ) from err
     torch.set_num_threads(threads)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw one while loading
     try:
         return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as err:  # the library raises whatever its parts raise
