@@ -123,10 +123,10 @@ def _measure(job: MemoryJob, system_tokens: int = 0) -> int:
 
 
 def _find_span(job: MemoryJob, ledger: FlushLedger, reason: CompactionReason) -> Span | None:
-    """The span of a run that did not come to its end, else a new one; on request also what would be kept otherwise."""
+    """The span of a run that did not come to its end, else a new one; where it must be, also of what would be kept otherwise."""
     tree, lookup = job.context.read_tree(), job.lookup
     span = resume_span(tree, lookup, ledger.last()) or plan_compaction(tree, lookup, keep_tokens=job.limits.keep_tokens)
-    return plan_compaction(tree, lookup, keep_tokens=0) if span is None and reason == "manual" else span
+    return plan_compaction(tree, lookup, keep_tokens=0) if span is None and reason != "threshold" else span
 
 
 def _find_archive_span(job: MemoryJob, ledger: FlushLedger) -> Span | None:

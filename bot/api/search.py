@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from bot.api.access import StoresDep
 from bot.api.problems import responses
-from bot.api.schemas import FreshnessOut, IndexOut, IndexUpdateOut, SearchBody, SearchOut, hit_out, index_out, utc
+from bot.api.search_schemas import FreshnessOut, IndexOut, IndexUpdateOut, SearchBody, SearchOut, hit_out, index_out, utc
 from bot.stores import Stores
 from persistence.workspace import parse_channel_id
 from semantic.types import Collection, Mode, Scope
