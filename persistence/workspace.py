@@ -249,9 +249,11 @@ def open_workspace(root: Path) -> Workspace:
         if not resolved.is_dir():
             raise WorkspaceUnusableError(f"{str(root)!r} is not a folder: give the workspace folder with --workspace")
         for folder in (STATE, LOCKS, QUARANTINE, CACHE, INDEX):
-            (resolved / folder).mkdir(exist_ok=True)
+            _make_state_folder(resolved / folder)
         _check_version(resolved / VERSION)
         next(resolved.iterdir(), None)
+    except (ValueError, RuntimeError) as err:  # a NUL in the path; a link to itself
+        raise WorkspaceUnusableError(f"{str(root)!r} is no path of a folder: give the workspace folder with --workspace") from err
     except FileNotFoundError as err:
         raise WorkspaceUnusableError(f"{str(root)!r} does not exist: create the folder or mount the volume there") from err
     except OSError as err:
@@ -271,9 +273,15 @@ def probe(workspace: Workspace) -> None:
         raise WorkspaceUnusableError(f"the volume can't be written: {err.strerror}") from err
 
 
+def _make_state_folder(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    if path.is_symlink():
+        raise WorkspaceUnusableError(f"{str(path)!r} is a link: recalld keeps its state in a real folder, remove the link")
+
+
 def _check_version(path: Path) -> None:
     try:
-        found = path.read_text("utf-8")
+        found = path.read_text("utf-8", "replace")
     except FileNotFoundError:
         path.write_text(LAYOUT_VERSION, "utf-8")
         return

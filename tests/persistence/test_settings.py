@@ -209,7 +209,8 @@ def test_a_patch_keeps_unknown_keys_order_and_layout(workspace: Workspace, store
     store.patch({"recall": {"limit": 9, "enabled": False}, "shell_tool": True})
     assert content(workspace) == (
         '{\n  "zeta": {\n    "b": [\n      1,\n      {\n        "c": null\n      }\n    ],\n    "a": "ü"\n  },\n'
-        '  "model": "a/b",\n  "alpha": 1000.0,\n  "recall": {\n    "x": 1,\n    "limit": 9,\n    "enabled": false\n  },\n  "shell_tool": true\n}\n'
+        '  "model": "a/b",\n  "alpha": 1000.0,\n'
+        '  "recall": {\n    "x": 1,\n    "limit": 9,\n    "enabled": false\n  },\n  "shell_tool": true\n}\n'
     )
 
 
