@@ -1,6 +1,7 @@
 """The topic index: its grammar as two other tools write it, and what of it a prompt gets."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,16 @@ from hypothesis import strategies as st
 
 from persistence.topics import (
     TopicEntry,
+    drop_file,
+    instant,
     is_safe_topic_file,
     parse_topic_index,
+    put_entry,
     render_entry,
+    render_index,
+    rows_of,
     select_for_prompt,
+    tidy,
 )
 
 STAMP = "2026-08-07T01:15:30+08:00"
@@ -233,3 +240,115 @@ def test_whole_lines_within_both_caps_and_none_kept_that_ranks_below_an_omitted_
     could_fit = [rank[kind] for kind, line in omitted if len(line.encode()) < max_bytes - 250]  # 250: more than a notice
     if could_fit and kept:
         assert max(rank[by_line[line]] for line in kept if line) <= min(could_fit)
+
+
+NOW = datetime(2026, 8, 7, 12, tzinfo=UTC)
+
+
+def tidied(text: str, *, present: set[str], now: datetime = NOW, days: int = 180) -> str:
+    return render_index(tidy(rows_of(parse_topic_index(text)), present=present, now=now, stale_after_days=days))
+
+
+def test_instants_are_compared_and_a_bare_date_or_a_missing_offset_is_utc():
+    assert instant("2026-08-07") == instant("2026-08-07T00:00:00") == instant("2026-08-07T08:00:00+08:00")
+    assert instant("2020-01-01T00:00:00.250Z") == datetime(2020, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
+    assert [instant(bad) for bad in (None, "", "2026-13-45", "0000-01-01", "soon", "2026-01-01T25:00:00Z")] == [None] * 6
+
+
+def test_an_entry_whose_file_is_gone_is_dropped_and_prose_and_quarantined_lines_stay():
+    text = "# Memory Index\n\nread this\n- [Gone](gone.md) -- x\n- [Bad](../x.md) -- y\n- [A](a.md) -- z\n"
+    assert tidied(text, present={"a.md"}) == "# Memory Index\n\nread this\n- [Bad](../x.md) -- y\n- [A](a.md) -- z\n"
+
+
+def test_of_two_lines_of_one_file_the_later_instant_wins_at_the_first_place_and_a_pin_is_kept():
+    text = (
+        "- [A](a.md) [pin] 2026-08-01T01:00:00+08:00 -- older\n- [B](b.md) -- b\n- [A](a.md) 2026-08-01T00:30:00+00:00 -- newer\n"
+    )
+    assert tidied(text, present={"a.md", "b.md"}) == "- [A](a.md) [pin] 2026-08-01T00:30:00+00:00 -- newer\n- [B](b.md) -- b\n"
+
+
+def test_the_later_line_wins_a_tie_and_a_dated_line_an_undated_one():
+    tie = "- [A](a.md) 2026-08-01 -- one\n- [A](a.md) 2026-08-01T00:00:00Z -- two\n"
+    assert "two" in tidied(tie, present={"a.md"})
+    assert "dated" in tidied("- [A](a.md) 2026-08-01 -- dated\n- [A](a.md) -- undated\n", present={"a.md"})
+
+
+def test_a_topic_is_stale_after_more_than_the_days_and_not_on_the_day():
+    for age, stale in ((timedelta(days=180), False), (timedelta(days=181, seconds=-1), False), (timedelta(days=181), True)):
+        line = f"- [A](a.md) {(NOW - age).isoformat()} -- s\n"
+        assert ("[stale?]" in tidied(line, present={"a.md"})) is stale
+
+
+@pytest.mark.parametrize(
+    ("line", "days"),
+    [
+        ("- [A](a.md) [pin] 2020-01-01 [stale?] -- pinned", 180),
+        ("- [A](a.md) 2020-01-01 [stale?] -- switched off", 0),
+        ("- [A](a.md) [stale?] -- undated", 180),
+        ("- [A](a.md) 2020-99-99 [stale?] -- no date", 180),
+        ("- [A](a.md) 2030-01-01 [stale?] -- in the future", 180),
+        ("- [A](a.md) 2026-08-01 [stale?] -- fresh", 180),
+    ],
+)
+def test_a_stale_flag_goes_where_it_is_not_true(line: str, days: int):
+    assert "[stale?]" not in tidied(line, present={"a.md"}, days=days)
+
+
+def test_a_stale_flag_follows_the_whole_stamp():
+    assert (
+        tidied("- [A](a.md) 2020-01-01T00:00:00.5Z -- s\n", present={"a.md"})
+        == "- [A](a.md) 2020-01-01T00:00:00.5Z [stale?] -- s\n"
+    )
+
+
+def test_a_file_name_is_found_whatever_its_unicode_form():
+    assert "Café" in tidied("- [Café](cafe\u0301.md) -- s\n", present={"caf\u00e9.md"})
+
+
+def test_line_ends_blank_runs_and_the_final_newline_are_normalised():
+    assert tidied("# Memory Index\r\n\r\n\n\n- [A](a.md)   2026-08-01 --  s\r\n\n\nprose", present={"a.md"}) == (
+        "# Memory Index\n\n- [A](a.md) 2026-08-01 -- s\n\nprose\n"
+    )
+    assert tidied("", present=set()) == "# Memory Index\n\n"
+    assert tidied("# Memory Index\n\n- [Gone](gone.md) -- s\n", present=set()) == "# Memory Index\n\n"
+
+
+def test_a_new_entry_goes_to_the_end_and_a_known_one_stays_in_its_place():
+    rows = rows_of(parse_topic_index("# Memory Index\n\n- [A](a.md) -- a\n- [B](b.md) -- b\n- [A](a.md) -- again\n\n\n"))
+    new = TopicEntry("C", "c.md", None, pinned=False, stale=False, summary="c", line=0)
+    text = render_index(put_entry(put_entry(rows, new), replace(new, name="A", file="a.md", summary="new")))
+    assert text == "# Memory Index\n\n- [A](a.md) -- new\n- [B](b.md) -- b\n- [C](c.md) -- c\n"
+    assert render_index(put_entry([], new)) == "# Memory Index\n\n- [C](c.md) -- c\n"
+
+
+def test_dropping_a_file_drops_all_its_lines_and_no_line_that_only_mentions_it():
+    rows = rows_of(parse_topic_index("- [A](a.md) -- x\n- [B](b.md) -- see ](a.md)\n- [A2](a.md) -- y\n"))
+    assert render_index(drop_file(rows, "a.md")) == "- [B](b.md) -- see ](a.md)\n"
+
+
+_lines = st.one_of(
+    _entries.map(render_entry),
+    st.sampled_from(
+        ["", "  ", "# Memory Index", "prose", "- [Bad](../bad.md) -- x", "- [A](a.md) 2020-01-01 [stale?]", "- [A](a.md)"]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=20),
+)
+
+
+@given(
+    lines=st.lists(_lines, max_size=12),
+    files=st.sets(st.sampled_from(["a.md", "b.md", "0.md", "a-a.md"])),
+    days=st.sampled_from([0, 180]),
+)
+def test_tidying_twice_is_tidying_once_and_keeps_every_other_line(lines: list[str], files: set[str], days: int):
+    text = "\n".join(lines)
+    index = parse_topic_index(text)
+    present = files | {found.file for found in index.entries if found.pinned}
+    once = tidied(text, present=present, days=days)
+    assert tidied(once, present=present, days=days) == once
+    again = parse_topic_index(once)
+    assert {found.file for found in again.entries} == {found.file for found in index.entries} & present
+    assert len(again.entries) == len({found.file for found in again.entries})
+    other = {row.strip() for row in rows_of(index) if isinstance(row, str)} - {""}
+    assert other <= {row.strip() for row in rows_of(again) if isinstance(row, str)}
+    assert again.quarantined == () or {line for _, line in again.quarantined} == {line for _, line in index.quarantined}
