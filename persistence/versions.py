@@ -216,8 +216,8 @@ def _write_new(workspace: Workspace, path: str, data: bytes, *, sync: bool) -> N
 
 
 def _prune(workspace: Workspace, name: str, ids: list[str], now: datetime) -> None:
-    oldest = len(ids) - MAX_VERSIONS
-    gone = [each for place, each in enumerate(ids[:-1]) if place < oldest or now - _time_of(each) > MAX_VERSION_AGE]
+    oldest, too_old = len(ids) - MAX_VERSIONS, (now - MAX_VERSION_AGE).strftime(_STAMP)
+    gone = [each for place, each in enumerate(ids[:-1]) if place < oldest or each < too_old]
     if gone:
         with opened_folder(workspace.root, workspace.version(name, "")) as fd:
             for entry in (part for each in gone for part in (each, each + META_SUFFIX)):
