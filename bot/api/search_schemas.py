@@ -15,7 +15,7 @@ class SearchBody(Body):
     q: Annotated[str, Field(max_length=20_000)]
     channel: Annotated[str | None, Field(max_length=200)] = None
     scope: Literal["channel", "all"] = "channel"
-    collections: Annotated[list[Collection], Field(max_length=4)] = []
+    collections: Annotated[list[Collection], Field(max_length=4, default_factory=list)]
     mode: Mode = "hybrid"
     limit: Annotated[int, Field(ge=1, le=200)] = 10
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.0
