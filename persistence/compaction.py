@@ -145,6 +145,8 @@ def _read_path(tree: EntryTree, lookup: Lookup) -> list[tuple[int, Message]]:
 
 def _find_cut(messages: Sequence[Message], keep_tokens: int) -> int:
     """The place of the first message that stays; 0 when there is no place to cut."""
+    if sum(map(estimate_tokens, messages)) <= keep_tokens:
+        return 0
     cut = kept = 0
     results: set[str] = set()  # of calls that lie further back
     for place in range(len(messages) - 1, 0, -1):
