@@ -106,7 +106,12 @@ def classify_request(request_id: str, text: str) -> Request:
         if match := pattern.match(text):
             wanted = match[1].strip() if match.groups() else text
             return Request(request_id, kind, wanted, is_question=kind in ("who", "about"))
-    return Request(request_id, "about", text, is_question=_QUESTION.search(text) is not None)
+    return Request(request_id, "about", text, is_question=is_question(text))
+
+
+def is_question(text: str) -> bool:
+    """Whether a message asks something, by its end or its first word."""
+    return _QUESTION.search(text) is not None
 
 
 def _read_results(messages: Sequence[ModelMessage]) -> dict[str, dict[str, object]]:
@@ -191,12 +196,14 @@ def _quoted(quotes: Sequence[Quote]) -> str:
 
 
 def _said(result: dict[str, object], question: str) -> str:
-    """Messages of the history that share at least half of the question's content words."""
+    """Messages of the history that share at least half of the question's content words; other people's questions are no answer."""
     wanted = content_words(question)
     lines = []
     messages = result.get("messages")
     for message in messages if isinstance(messages, list) else []:
         text = str(message.get("text", ""))
+        if is_question(text):
+            continue
         if 2 * len(wanted & content_words(text)) >= max(1, len(wanted)):
             who = f"{message.get('name')}, {str(message.get('date'))[:16]}, ts {message.get('ts')}"
             lines.append(f"> {' '.join(text.split())[:500]}\n({who})")

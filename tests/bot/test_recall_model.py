@@ -113,3 +113,10 @@ def test_hostile_tool_results_do_not_break_the_answer():
     for passages in (None, "x", [{}], [{"source": "no place", "score": 0.9, "text": "t"}], [{"score": 1, "text": ""}]):
         results = {"recall-1.0-search": {"passages": passages}, "recall-1.0-history": {"messages": [{}]}}
         assert isinstance(compose([request], json.loads(json.dumps(results))), str)
+
+
+def test_an_earlier_question_is_no_answer():
+    request = classify_request("9.0", "when is the next full moon?")
+    message = {"ts": "5.0", "date": "2026-11-03T10:00:00Z", "name": "Tom", "text": "when is the next full moon?"}
+    results = {"recall-9.0-search": found(), "recall-9.0-history": {"messages": [message]}}
+    assert compose([request], results) == NOTHING
