@@ -1,16 +1,19 @@
 """The shapes on disk of log lines and context entries, as pydantic models that keep unknown fields, and their line codec."""
 
 import json
+import math
+import re
 import secrets
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from persistence.workspace import is_ts
+from persistence.workspace import is_ts, ts_key
 
 BOT_USER: Final = "bot"
 CONTEXT_VERSION: Final = 3
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Record(BaseModel):
@@ -51,7 +54,7 @@ class LogRecord(Record):
     @property
     def root_ts(self) -> str | None:
         """The root's ts for a reply in a thread; None for top-level messages and for the root itself."""
-        return None if self.thread_ts is None or self.thread_ts == self.ts else self.thread_ts
+        return None if self.thread_ts is None or ts_key(self.thread_ts) == ts_key(self.ts) else self.thread_ts
 
 
 class TextBlock(Record):
@@ -203,23 +206,39 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, None when it is none (NaN, over-deep nesting and bad UTF-8 included)."""
+    """The JSON object of a line, None when it is none (NaN, infinities, over-deep nesting and bad UTF-8 included).
+
+    Half a surrogate pair, as a text cut by another tool may end in, is read as U+FFFD.
+    """
     try:
-        value = json.loads(line.decode("utf-8").strip("\ufeff \t\r\x00"), parse_constant=_refuse_constant)
+        text = line.decode("utf-8").strip("\ufeff \t\r\x00")
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_float)
+        if isinstance(value, dict) and _SURROGATE_ESCAPE.search(line):
+            value = _without_surrogates(value)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
+def _parse_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is too large a number")
+    return value
+
+
 def encode_line(value: dict[str, Any]) -> bytes:
     """One ASCII-escaped JSON object and its LF. A lone surrogate becomes U+FFFD first, NaN is refused (ValueError)."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    clean = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")) if _has_surrogate(text) else value
-    return json.dumps(clean, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    line = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    if _SURROGATE_ESCAPE.search(line):
+        line = json.dumps(_without_surrogates(value), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return line + b"\n"
 
 
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False
+def _without_surrogates(value: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(value, ensure_ascii=False)
+    clean: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return clean
 
 
 def parse_log_record(line: bytes) -> LogRecord | None:
@@ -227,24 +246,16 @@ def parse_log_record(line: bytes) -> LogRecord | None:
     value = decode_line(line)
     if value is None or not is_ts(value.get("ts")):
         return None
+    record = _validated(value)
+    if record.thread_ts is not None and not is_ts(record.thread_ts):
+        record.thread_ts = None
+    return record
+
+
+def _validated(value: dict[str, Any]) -> LogRecord:
+    """Other tools' lines keep their place, and what they say besides, even if a field is of another shape."""
     try:
         return LogRecord.model_validate(value)
-    except ValidationError:
-        return _lenient_log_record(value)
-
-
-def _lenient_log_record(value: dict[str, Any]) -> LogRecord | None:
-    """Other tools' lines keep their place even if one optional field is of another shape."""
-    odd = {name: field for name, field in value.items() if name not in {"ts", "text"}}
-    text = value.get("text")
-    try:
-        record = LogRecord(ts=value["ts"], text=text if isinstance(text, str) else "")
-    except ValidationError:
-        return None
-    for name in ("user", "userName", "displayName", "date", "id"):
-        if isinstance(odd.get(name), str):
-            setattr(record, {"userName": "user_name", "displayName": "display_name"}.get(name, name), odd[name])
-    if is_ts(odd.get("threadTs")):
-        record.thread_ts = odd["threadTs"]
-    record.is_bot = odd.get("isBot") is True
-    return record
+    except ValidationError as err:
+        odd = {problem["loc"][0] for problem in err.errors(include_url=False, include_context=False, include_input=False)}
+        return LogRecord.model_validate({name: field for name, field in value.items() if name not in odd})
