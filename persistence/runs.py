@@ -81,6 +81,15 @@ class Resume:
     corrupt: tuple[str, ...]
 
 
+def _no_run(run_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no run {run_id}: list the runs")
+
+
+def _refuse_corrupt(state: RunState) -> None:
+    if state.corrupt is not None:
+        raise RunCorruptError(f"the run can only be read, {state.corrupt}: start another one")
+
+
 class Runs:
     """The run files of one scope (`channel` None: the whole workspace). One object may be used by many threads."""
 
@@ -118,7 +127,7 @@ class Runs:
         can't follow, ForbiddenError for an agent that answers a gate, RunCorruptError, TooLargeError, SecretDetectedError,
         RoleUnknownError, BodyInvalidError for a path of another scope, StoreBusyError, StorageFullError, StoreFaultError.
         """
-        self._read(run_id)
+        os.close(self._open(run_id))  # an append must not make it
         return self._append(run_id, body, by=by, seq=seq, prev=prev)
 
     def _append(self, run_id: str, body: Body, *, by: str, seq: int, prev: str | None) -> Head:
@@ -155,9 +164,8 @@ class Runs:
 
         def build(fd: int) -> tuple[int, list[bytes]]:
             nonlocal state
-            state = self._read_open(run_id, fd)
-            if state.corrupt is not None:
-                raise RunCorruptError(f"the run can only be read, {state.corrupt}: start another one")
+            state = self._read_open(fd, self._known(run_id, fd))
+            _refuse_corrupt(state)
             sound, lines = state.size_bytes, []
             for body in choose(state):
                 check_event(state, body, by=by)
@@ -253,40 +261,45 @@ class Runs:
 
     def _interrupt_expired(self, run_id: str) -> None:
         state, torn_tail = self._read(run_id)
+        _refuse_corrupt(state)
         if state.outcome is not None:
             raise EventRefusedError(f"the run {run_id} is finished: start another one")
-        if state.corrupt is None and not torn_tail and not interruptions(state, time_text(self._now())):
+        if not torn_tail and not interruptions(state, time_text(self._now())):
             return
         self._append_chosen(run_id, lambda state: list(interruptions(state, time_text(self._now()))), by="system")
 
     def _name(self, run_id: str) -> str:
         return f"{self._folder}/{parse_run_id(run_id)}{_SUFFIX}"
 
+    def _open(self, run_id: str) -> int:
+        try:
+            return open_regular(self._workspace.root, self._name(run_id))
+        except FileNotFoundError as err:
+            raise _no_run(run_id) from err
+
     def _read(self, run_id: str) -> tuple[RunState, bool]:
         """The state of a run, and whether a torn last line was left out of it. Raises NotFoundError."""
-        name = self._name(run_id)
-        missing = f"there is no run {run_id}: list the runs"
+        fd = self._open(run_id)
         try:
-            fd = open_regular(self._workspace.root, name)
-        except FileNotFoundError as err:
-            raise NotFoundError(missing) from err
-        try:
-            state = self._read_open(run_id, fd)
+            state = self._read_open(fd, RunState(run_id))  # from the start: what was checked once may have been edited since
             size = os.fstat(fd).st_size
         except OSError as err:
-            raise translate(err, name) from err
+            raise translate(err, self._name(run_id)) from err
         finally:
             os.close(fd)
         if state.seq == 0 and state.corrupt is None:
-            raise NotFoundError(missing)
+            raise _no_run(run_id)
         return state, state.corrupt is None and size > state.size_bytes
 
-    def _read_open(self, run_id: str, fd: int) -> RunState:
-        """Fold what is new in the file since this object read it last."""
+    def _known(self, run_id: str, fd: int) -> RunState:
+        """How far this object has come with the file, so that appending reads only what is new."""
         state = self._states.get(run_id, RunState(run_id))
         last = os.pread(fd, state.line_bytes, state.size_bytes - state.line_bytes)
-        if state.head is not None and (not last.endswith(b"\n") or hash_of(last[:-1]) != state.head):
-            state = RunState(run_id)  # somebody replaced the file
+        same = state.head is None or (last.endswith(b"\n") and hash_of(last[:-1]) == state.head)
+        return state if same else RunState(run_id)
+
+    def _read_open(self, fd: int, state: RunState) -> RunState:
+        """Fold what follows `state` in the file."""
         parts = []
         start = state.size_bytes
         while part := os.pread(fd, 1 << 20, start):
