@@ -45,7 +45,9 @@ _HEX = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f
 _PUBLIC = re.compile(
     r"(?:sha(?:1|224|256|384|512)[-:=_]|h1:|base64,|ssh-[a-z0-9]{2,10} |ecdsa-[a-z0-9-]{2,30} |SHA256:|md5[-:])\Z", re.IGNORECASE
 )
+_HASH_HEAD = re.compile(r"(?:sha(?:1|224|256|384|512)|md5)[-=_]", re.IGNORECASE)
 _RUN_OF_LETTERS = re.compile(r"[a-z]{3,}")
+_PIECE_OF_FILE = re.compile(r"[A-Za-z0-9+/]+=*")
 _LINE_OF_FILE = re.compile(r"[A-Za-z0-9+/]{60,}=*")
 
 _ROLE = re.compile(
@@ -186,12 +188,13 @@ def _is_known_harmless(text: str, start: int, end: int) -> bool:
     """A hash that is named as one, a public key, an id in an address, a line of a file in base64."""
     before = text[max(0, start - _LOOK_BACK) : start]
     word = before[max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1 :]
-    return bool("://" in word or _PUBLIC.search(before[-40:]) or _is_line_of_file(text, start, end))
+    named = _PUBLIC.search(before[-40:]) or _HASH_HEAD.match(text, start, end)
+    return bool("://" in word or named or _is_line_of_file(text, start, end))
 
 
 def _is_line_of_file(text: str, start: int, end: int) -> bool:
     line_start, line_end = text.rfind("\n", max(0, start - 80), start) + 1, text.find("\n", end, end + 80)
-    if not _LINE_OF_FILE.fullmatch(text, start, end) or text[line_start:start].strip(" \t>"):
+    if not _PIECE_OF_FILE.fullmatch(text, start, end) or text[line_start:start].strip(" \t>"):
         return False
     after = text[line_end + 1 : line_end + 1 + 200].strip().partition("\n")[0] if line_end >= 0 else ""
     above = text[max(0, line_start - 200) : max(0, line_start - 1)].rpartition("\n")[2].strip(" \t>")
