@@ -275,20 +275,35 @@ def lines_of(data: bytes) -> list[tuple[int, bytes]]:
     return lines
 
 
+def read_in_slices(root: Path, name: str, limit: int) -> tuple[list[tuple[int, bytes]], int]:
+    """(all lines, number of slices), going on while a slice says that there may be more."""
+    cursor, lines, slices = Cursor(), [], 0
+    while True:
+        found = read_lines(root, name, cursor, limit_bytes=limit)
+        assert not found.restarted
+        lines += found.lines
+        slices += 1
+        consumed, cursor = found.cursor.offset - cursor.offset, found.cursor
+        if consumed < limit:
+            return lines, slices
+
+
 @settings(deadline=None)
 @given(st.lists(PIECE, max_size=12), st.integers(1, 40))
-def test_reading_in_small_slices_equals_reading_at_once(pieces, limit):
+def test_reading_in_slices_equals_reading_at_once(pieces, limit):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "f").write_bytes(b"".join(pieces) + b"\n")
-        cursor, lines = Cursor(), []
-        while True:
-            found = read_lines(Path(folder), "f", cursor, limit_bytes=limit)
-            assert not found.restarted
-            lines += found.lines
-            consumed, cursor = found.cursor.offset - cursor.offset, found.cursor
-            if consumed < limit:
-                break
+        lines, _ = read_in_slices(Path(folder), "f", limit)
         assert lines == read_lines(Path(folder), "f", Cursor()).lines == lines_of(b"".join(pieces) + b"\n")
+
+
+@pytest.mark.parametrize("limit", [1 << 19, 1 << 20, 3 << 19])
+def test_a_long_file_is_read_to_its_end_in_slices_that_end_with_a_line(tmp_path: Path, limit: int):
+    data = b"".join(b"%d %s\n" % (number, b"x" * 90) for number in range(50_000)) + b"y" * 5_000_000 + b"\n" + A
+    (tmp_path / "f").write_bytes(data)
+    lines, slices = read_in_slices(tmp_path, "f", limit)
+    assert lines == lines_of(data)
+    assert slices > 3
 
 
 @settings(deadline=None)
