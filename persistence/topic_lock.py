@@ -96,8 +96,9 @@ def is_process(pid: int) -> bool:
 class Token:
     """Our `.lock` file in a shared directory: made exclusively, kept fresh, and removed only while it is still ours."""
 
-    def __init__(self, folder: TopicFolder) -> None:
-        """Make the text that says who holds it; nothing is written yet."""
+    def __init__(self, folder: TopicFolder, *, is_alive: Callable[[int], bool] = is_process) -> None:
+        """Make the text that says who holds it; nothing is written yet. `is_alive` tells whether a process is there."""
+        self._is_alive = is_alive
         self._root = folder.home.root
         self._folder = folder.folder
         self._name = folder.name(TOKEN_FILE)
@@ -155,7 +156,7 @@ class Token:
 
     def _is_abandoned(self, seen: os.stat_result) -> bool:
         now_s = (self._root / self._lock_name).stat().st_mtime  # the file system's own clock: the lock was just written
-        return is_abandoned(self._read(), age_s=now_s - seen.st_mtime, host=socket.gethostname(), is_alive=is_process)
+        return is_abandoned(self._read(), age_s=now_s - seen.st_mtime, host=socket.gethostname(), is_alive=self._is_alive)
 
     def _read(self) -> str:
         data = read_bytes(self._root, self._name, limit=_TOKEN_BYTES)

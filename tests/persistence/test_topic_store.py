@@ -1,12 +1,14 @@
-"""Reading the topic index of a scope: absence is a value, links are refused, and nothing on the volume changes."""
+"""Reading topics: absence is a value, links are refused, and nothing on the volume changes."""
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
-from persistence.errors import UnsafeObjectError
-from persistence.topic_store import read_topic_index
+from persistence.audit import Author
+from persistence.errors import AmbiguousError, NotFoundError, TopicBlankError, UnsafeObjectError
+from persistence.topic_store import TopicStore, read_topic_index
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 
 OPS = parse_channel_id("ops")
@@ -86,3 +88,126 @@ def test_an_index_that_is_a_fifo_is_refused_and_does_not_block(workspace: Worksp
     os.mkfifo(workspace.root / "memory/MEMORY.md")
     with pytest.raises(UnsafeObjectError):
         read_topic_index(workspace, None)
+
+
+@pytest.fixture
+def store(workspace: Workspace) -> TopicStore:
+    put(workspace, "memory/MEMORY.md", INDEX)
+    for name in ("zeta-one", "zeta-two", "kube", "old"):
+        put(
+            workspace,
+            f"memory/{name}.md",
+            f'---\nname: "{name}"\nsecretive: frontmatter\n---\n\nThe body of {name}.\n\nHOMElab at home\n',
+        )
+    put(workspace, "memory/drift.md", '---\nname: "Drift Topic"\n---\n\nonly here: gearbox\n')
+    return TopicStore(workspace, None)
+
+
+INDEX = """# Memory Index
+
+- [Zeta One](zeta-one.md) 2026-01-01 -- first of two
+- [Zeta Two](zeta-two.md) [pin] 2026-01-02 -- second of two
+- [Kubernetes upgrade](kube.md) 2026-01-03 -- homelab cluster
+- [Old](old.md) 2020-01-01 [stale?] -- ](kube.md) is newer
+"""
+
+
+def test_an_exact_name_or_file_name_wins_in_any_case_and_a_unique_part_does_too(store: TopicStore, workspace: Workspace):
+    assert store.lookup("ZETA ONE").file == "zeta-one.md"
+    assert store.lookup("zeta-TWO.md").file == "zeta-two.md"
+    assert store.lookup(" kubernetes ").file == "kube.md"
+    with pytest.raises(AmbiguousError) as caught:
+        store.lookup("Zeta")
+    assert caught.value.candidates == (("Zeta One", "zeta-one.md"), ("Zeta Two", "zeta-two.md"))
+    put(workspace, "memory/MEMORY.md", INDEX + "- [Zeta](zeta.md) -- exactly\n")
+    assert store.lookup("zeta").file == "zeta.md"
+    with pytest.raises(NotFoundError):
+        store.lookup("unheard of")
+
+
+def test_a_name_that_is_the_file_name_of_another_is_ambiguous(store: TopicStore, workspace: Workspace):
+    put(workspace, "memory/MEMORY.md", INDEX + "- [kube.md](other.md) -- x\n")
+    with pytest.raises(AmbiguousError):
+        store.lookup("kube.md")
+
+
+def test_topics_are_listed_in_order_by_text_pin_and_age(store: TopicStore):
+    assert [entry.file for entry in store.list()] == ["zeta-one.md", "zeta-two.md", "kube.md", "old.md"]
+    assert [entry.file for entry in store.list(query="OF TWO")] == ["zeta-one.md", "zeta-two.md"]
+    assert [entry.file for entry in store.list(pinned=True)] == ["zeta-two.md"]
+    assert [entry.file for entry in store.list(stale=True)] == ["old.md"]
+    assert [entry.file for entry in store.list(query="zeta", pinned=False, stale=False)] == ["zeta-one.md"]
+
+
+def test_a_file_with_several_lines_is_listed_once(store: TopicStore, workspace: Workspace):
+    put(workspace, "memory/MEMORY.md", INDEX + "- [Zeta One](zeta-one.md) [pin] 2025-01-01 -- older\n")
+    assert [(e.summary, e.pinned) for e in store.list(query="zeta one")] == [("first of two", True)]
+
+
+def test_a_topic_is_read_without_its_front_matter(store: TopicStore, workspace: Workspace):
+    topic = store.read("zeta one")
+    assert topic.text == "The body of zeta-one.\n\nHOMElab at home\n"
+    assert topic.etag == hashlib.sha256((workspace.root / "memory/zeta-one.md").read_bytes()).hexdigest()
+    assert not topic.truncated
+
+
+def test_a_long_topic_is_cut_at_a_line_end_and_says_so(store: TopicStore, workspace: Workspace):
+    put(workspace, "memory/old.md", ("ü" * 39 + "\n") * 1000)
+    topic = store.read("old")
+    assert topic.truncated
+    assert len(topic.text.encode()) <= 51_200
+    *lines, notice, end = topic.text.split("\n")
+    assert set(lines) == {"ü" * 39}
+    assert (notice.startswith("<!-- topic cut"), end) == (True, "")
+
+
+def test_a_topic_whose_file_is_gone_is_said_to_be(store: TopicStore, workspace: Workspace):
+    (workspace.root / "memory/old.md").unlink()
+    with pytest.raises(NotFoundError, match="is gone"):
+        store.read("old")
+
+
+def test_a_search_finds_each_topic_once_by_its_line_first_in_any_case(store: TopicStore):
+    assert [(match.kind, match.file) for match in store.search("HOMELAB")] == [
+        ("index", "kube.md"),
+        ("body", "old.md"),
+        ("body", "zeta-one.md"),
+        ("body", "zeta-two.md"),
+    ]
+    assert store.search("homelab") == store.search("HomeLab")
+    assert store.search("body of zeta-one")[0].line == "The body of zeta-one."
+    assert store.search("nowhere at all") == []
+    assert store.search("secretive: frontmatter") == []
+
+
+def test_a_search_shows_a_hit_in_a_file_that_is_not_listed(store: TopicStore):
+    [match] = store.search("gearbox")
+    assert (match.kind, match.name, match.file, match.line, match.indexed) == (
+        "body", "Drift Topic", "drift.md", "only here: gearbox", False,
+    )  # fmt: skip
+
+
+def test_a_search_never_shows_a_removed_topic(store: TopicStore):
+    store.remove("Zeta One", author=Author("cli"))
+    assert store.search("zeta-one") == []
+
+
+def test_a_search_sees_the_first_part_of_a_file_and_120_characters_of_a_line(store: TopicStore, workspace: Workspace):
+    put(workspace, "memory/old.md", "  early " + "x" * 200 + "\n" + "y" * 51_200 + " late\n")
+    assert store.search("late") == []
+    [match] = store.search("early")
+    assert match.line == "early " + "x" * 114
+
+
+@pytest.mark.parametrize("query", ["", "  "])
+def test_a_blank_search_is_refused(store: TopicStore, query: str):
+    with pytest.raises(TopicBlankError):
+        store.search(query)
+
+
+def test_reading_in_every_way_creates_nothing(workspace: Workspace):
+    store = TopicStore(workspace, OPS)
+    assert (store.list(), store.search("x"), store.status().topics) == ([], [], 0)
+    with pytest.raises(NotFoundError):
+        store.read("x")
+    assert not (workspace.root / "ops").exists()
