@@ -13,7 +13,7 @@ import pytest
 from persistence.errors import PersistenceError, StoreBusyError
 from persistence.files import locked
 from persistence.topic_folder import TopicFolder
-from persistence.topic_lock import LockWaits, Token, directory_locked, is_abandoned
+from persistence.topic_lock import LockWaits, Token, directory_locked, is_abandoned, is_process
 from persistence.topic_store import TopicStore
 from persistence.workspace import Workspace, open_workspace
 from tests.persistence.topic_samples import AMY, leftovers, tree
@@ -145,9 +145,21 @@ def test_a_lock_file_is_taken_only_from_a_holder_that_is_surely_gone(workspace: 
         assert not (shared / "a.md").exists()
 
 
-def test_a_process_of_another_user_counts_as_alive():
-    assert not is_abandoned("1\t1\tabc", age_s=100, host=HOST, is_alive=lambda pid: pid == 1)
+def test_a_process_of_another_user_counts_as_alive_and_a_dead_one_not():
+    pid = os.fork()
+    if pid == 0:  # as somebody who may not signal process 1
+        try:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            os._exit(0 if is_process(1) and not is_process(DEAD) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_number_that_no_process_can_have_is_none():
     assert not is_abandoned(f"{'9' * 400}\t1\tabc", age_s=10, host=HOST, is_alive=lambda _: False)
+    assert is_abandoned(f"{'9' * 400}\t1\tabc", age_s=61, host=HOST, is_alive=lambda _: True)
 
 
 @pytest.mark.timeout(20)

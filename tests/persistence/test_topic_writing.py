@@ -548,6 +548,7 @@ def test_a_write_that_cannot_publish_the_index_takes_the_topic_back(workspace: W
         with pytest.raises(PersistenceError) as caught:
             act()
         assert caught.value.code == "unsafe_object"
+        assert leftovers(memory) == []
         assert {name: data for name, (data, _) in tree(memory).items()} == before
 
 
