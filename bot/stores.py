@@ -11,7 +11,11 @@ from typing import Final
 
 from persistence.context import Context
 from persistence.log import ChannelLog
+from persistence.rules import RulesStore
 from persistence.settings import SettingsStore
+from persistence.shared_dir import shared_directory
+from persistence.team import TeamMemory
+from persistence.topic_store import TopicStore
 from persistence.workspace import ChannelId, Lane, Workspace
 from semantic.process import IndexerProcess
 from semantic.search import Searcher
@@ -61,8 +65,19 @@ class Stores:
     settings: SettingsStore
     searcher: Searcher
     indexer: IndexerProcess
+    rules: RulesStore
     log: Callable[[ChannelId], ChannelLog]
     context: Callable[[Lane], Context]
+
+    def topics(self, channel: ChannelId | None) -> TopicStore:
+        """The topics of a scope; the global ones lie in the shared directory when the rules say so."""
+        rules = self.rules.load().rules
+        shared = shared_directory(self.workspace) if channel is None and rules.shared_dir else None
+        return TopicStore(self.workspace, channel, shared=shared, stale_after_days=rules.stale_after_days)
+
+    def team(self, channel: ChannelId | None) -> TeamMemory:
+        """The team memory of a scope."""
+        return TeamMemory(self.workspace, channel)
 
 
 def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Searcher, indexer: IndexerProcess) -> Stores:
@@ -80,6 +95,7 @@ def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Sear
         workspace=workspace,
         writes=OwnWrites(indexer),
         settings=settings,
+        rules=RulesStore(workspace),
         searcher=searcher,
         indexer=indexer,
         log=log,

@@ -10,9 +10,12 @@ from fastapi import Depends, Path, Request
 from bot.errors import BodyInvalidError
 from bot.lanes import Lanes
 from bot.stores import Stores
+from persistence.audit import Author
 from persistence.workspace import ChannelId, is_ts, parse_channel_id
 
 MAX_PAGE: Final = 200
+HTTP: Final = Author("http", "asked for over HTTP")
+"""Who changes made through these routes are by: without keys everyone on this machine is the same."""
 
 
 def _stores(request: Request) -> Stores:

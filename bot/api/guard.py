@@ -5,12 +5,14 @@ import uuid
 from typing import Final
 
 import structlog
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.api.problems import problem
 from bot.errors import BodyTooLargeError
 
 MAX_BODY_BYTES: Final = 1024 * 1024
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
@@ -22,10 +24,9 @@ class Guard:
     127.0.0.1 must not read memory.
     """
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         """Guard `app`."""
         self._app = app
-        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -40,17 +41,14 @@ class Guard:
             if not _is_loopback(headers.get(b"host", "")):
                 refusal = problem("forbidden", "without keys recalld answers requests for localhost only")
                 await refusal(scope, receive, send)
-            elif _declared_size(headers) > self._max_body_bytes:
-                await problem("too_large", self._limit_text())(scope, receive, send)
+            elif _declared_size(headers) > (limit := _limit_of(scope)):
+                await _too_large(limit)(scope, receive, send)
             else:
-                await self._run_limited(scope, receive, send)
+                await self._run_limited(scope, receive, send, limit)
         finally:
             structlog.contextvars.unbind_contextvars("request_id")
 
-    def _limit_text(self) -> str:
-        return f"the body is over {self._max_body_bytes} bytes"
-
-    async def _run_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_limited(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         """Count what really arrives, since a declared length may lie or be absent; what the app makes of the cut is dropped."""
         seen = 0
 
@@ -58,17 +56,25 @@ class Guard:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._max_body_bytes:
-                raise BodyTooLargeError(self._limit_text())
+            if seen > limit:
+                raise BodyTooLargeError(f"the body is over {limit} bytes")
             return message
 
         async def sending(message: Message) -> None:
-            if seen <= self._max_body_bytes:
+            if seen <= limit:
                 await send(message)
 
         await self._app(scope, limited, sending)
-        if seen > self._max_body_bytes:
-            await problem("too_large", self._limit_text(), headers={"Connection": "close"})(scope, receive, send)
+        if seen > limit:
+            await _too_large(limit)(scope, receive, send)
+
+
+def _limit_of(scope: Scope) -> int:
+    return MAX_FILE_BYTES if scope["path"].startswith("/v1/files/") and scope["method"] == "PUT" else MAX_BODY_BYTES
+
+
+def _too_large(limit: int) -> Response:
+    return problem("too_large", f"the body is over {limit} bytes", headers={"Connection": "close"})
 
 
 def _request_id(given: str) -> str:

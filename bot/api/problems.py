@@ -12,7 +12,14 @@ from starlette.exceptions import HTTPException
 
 from bot.errors import STATUS, BotError
 from bot.message import Json
-from persistence.errors import PersistenceError, PreconditionFailedError, SettingsInvalidError
+from persistence.errors import (
+    AmbiguousError,
+    PersistenceError,
+    PreconditionFailedError,
+    RunConflictError,
+    SecretDetectedError,
+    SettingsInvalidError,
+)
 from semantic.errors import SemanticError
 
 logger = structlog.get_logger()
@@ -38,6 +45,25 @@ _TITLES: Final = {
     "store_error": "The volume failed",
     "degraded": "Not available now",
     "forbidden": "Forbidden",
+    "role_unknown": "No such role",
+    "role_invalid": "Not a role",
+    "ambiguous": "Several things fit",
+    "pinned": "The topic is pinned",
+    "decision_immutable": "A decision is never changed",
+    "index_full": "The index is full",
+    "agents_active": "Agents are at work",
+    "run_entry_quota": "Too many entries in one run",
+    "conflict": "Somebody else was faster",
+    "event_refused": "The event does not follow",
+    "run_corrupt": "The run can only be read",
+    "topic_blank": "The topic has no name",
+    "topic_structural": "The name would break the index",
+    "topic_no_slug": "The name has no letter or digit",
+    "topic_reserved": "The name is reserved",
+    "topic_retired": "The topic is no longer kept",
+    "secret_detected": "The text holds a secret",
+    "precondition_required": "A condition is needed",
+    "rollback_failed": "A change could not be taken back",
     "internal_error": "Something went wrong here",
 }
 _HTTP_CODES: Final = {404: "not_found", 405: "method_not_allowed", 403: "forbidden", 413: "too_large"}
@@ -79,13 +105,19 @@ def problem(
     return JSONResponse(body, status, headers, MEDIA_TYPE)
 
 
-def describe(err: Exception) -> tuple[str, str, dict[str, Json]]:
+def describe(err: Exception) -> tuple[str, str, dict[str, Json]]:  # noqa: PLR0911 - one return for each kind of error
     """(code, detail, extra fields) of an error of ours; anything else is an internal error that says nothing of itself."""
     match err:
         case SettingsInvalidError():
             return err.code, str(err), {"errors": [{"loc": ["body", key], "msg": reason} for key, reason in err.problems]}
         case PreconditionFailedError():
-            return err.code, str(err), {"etag": err.etag}
+            return err.code, str(err), {"etag": err.etag, "diff": err.diff}
+        case AmbiguousError():
+            return err.code, str(err), {"candidates": [{"name": name, "file": file} for name, file in err.candidates]}
+        case SecretDetectedError():
+            return err.code, str(err), {"kind": err.kind, "offset": err.offset}
+        case RunConflictError():
+            return err.code, str(err), {"seq": err.seq, "head": err.head}
         case BotError() | PersistenceError() | SemanticError():
             return err.code, str(err), {}
         case _:

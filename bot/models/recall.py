@@ -196,7 +196,7 @@ def _quoted(quotes: Sequence[Quote]) -> str:
 
 
 def _said(result: dict[str, object], question: str) -> str:
-    """Messages of the history that share at least half of the question's content words; other people's questions are no answer."""
+    """Messages of the history with at least half of the question's content words; other people's questions are no answer."""
     wanted = content_words(question)
     lines = []
     messages = result.get("messages")
