@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from persistence.topic_names import clean_summary
 from persistence.topics import TopicEntry, instant
 
 Mode = Literal["append", "replace"]
@@ -161,6 +162,22 @@ def mark_removed(file: TopicFile, entry: TopicEntry | None, *, stamp: str) -> To
     when, written = instant(stamp), instant(file.last_updated)
     last = file.last_updated if when is not None and written is not None and written > when else stamp
     return with_fields(file, {**_known(file, entry), "pinned": None, "removed_at": last})
+
+
+def marked_as(file: TopicFile, entry: TopicEntry | None, *, stamp: str) -> TopicFile:
+    """The file with the marks that fit the index: the pin of its entry, or (None: its topic was removed) a removal."""
+    if entry is None:
+        return file if file.fields is None or file.removed_at is not None else mark_removed(file, None, stamp=stamp)
+    listed = with_fields(file, {"removed_at": None}) if file.removed_at is not None else file
+    return listed if listed.pinned == entry.pinned else mark_pinned(listed, entry, pinned=entry.pinned)
+
+
+def newer_entry(file: TopicFile, entry: TopicEntry) -> TopicEntry | None:
+    """The entry with what its file says since the line was written (a kill between the two); None when it is up to date."""
+    written, listed = instant(file.last_updated), instant(entry.stamp)
+    if written is None or listed is None or written <= listed:
+        return None
+    return replace(entry, stamp=file.last_updated, summary=clean_summary(file.description or ""))
 
 
 def _known(file: TopicFile, entry: TopicEntry | None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -10,12 +10,12 @@ from persistence.audit import Author
 from persistence.errors import PersistenceError
 from persistence.files import etag_of, read_bytes, replace_bytes
 from persistence.topic_change import TopicChange, Upkeep
-from persistence.topic_file import TopicFile, mark_pinned, mark_removed, parse_topic_file, with_fields
+from persistence.topic_file import TopicFile, marked_as, newer_entry, parse_topic_file
 from persistence.topic_folder import TopicFolder
 from persistence.topic_lock import LockWaits, directory_locked
 from persistence.topic_lookup import one_per_file
 from persistence.topic_names import clean_summary, key_of, recovered_name
-from persistence.topics import Row, TopicEntry, file_key, instant, parse_topic_index, put_entry, stamp_of
+from persistence.topics import Row, TopicEntry, file_key, instant, parse_topic_index, put_entry, readable_lines, stamp_of
 from persistence.workspace import QUARANTINE
 
 
@@ -83,7 +83,7 @@ def _salvaging(folder: TopicFolder, waits: LockWaits, author: Author) -> Iterato
         listing = folder.list_files()
         folder.sweep(listing)
         data = read_bytes(folder.home.root, folder.index_name) or b""
-        text, bad_lines = _readable(data)
+        text, bad_lines = readable_lines(data)
         if bad_lines:
             aside = f"{QUARANTINE}/topic-index-{etag_of(data)[:16]}"
             replace_bytes(folder.home.root, aside, data, held)
@@ -91,24 +91,11 @@ def _salvaging(folder: TopicFolder, waits: LockWaits, author: Author) -> Iterato
         yield TopicChange(folder, held, listing, index, folder.read_removed(), author, waits.own_s), bad_lines
 
 
-def _readable(data: bytes) -> tuple[str, int]:
-    """The lines of an index that are text, and how many are not (no UTF-8, or the NULs that a lost write leaves)."""
-    good: list[str] = []
-    lines = data.split(b"\n")
-    for line in lines:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            continue
-        good += [] if "\0" in text else [text]
-    return "\n".join(good), len(lines) - len(good)
-
-
 def _plan(change: TopicChange, heads: dict[str, TopicFile], upkeep: Upkeep) -> _Plan:
     plan = _Plan(change.rows)
     for entry in one_per_file(change.index.entries):
         topic = heads.get(file_key(entry.file))
-        if topic is not None and (newer := _refreshed(entry, topic)) is not None:
+        if topic is not None and (newer := newer_entry(topic, entry)) is not None:
             plan.rows[:] = put_entry(plan.rows, newer)
             plan.refreshed.append(newer)
     indexed = {file_key(entry.file) for entry in change.index.entries}
@@ -130,14 +117,6 @@ def _plan(change: TopicChange, heads: dict[str, TopicFile], upkeep: Upkeep) -> _
 def _mtime(folder: TopicFolder, file: str, now: datetime) -> datetime:
     status = folder.status(file)
     return now if status is None else datetime.fromtimestamp(status.st_mtime, UTC).astimezone(now.tzinfo)
-
-
-def _refreshed(entry: TopicEntry, topic: TopicFile) -> TopicEntry | None:
-    """The entry with what its file says since the line was written (a kill between the two); None when it is up to date."""
-    written, listed = instant(topic.last_updated), instant(entry.stamp)
-    if written is None or listed is None or written <= listed:
-        return None
-    return replace(entry, stamp=topic.last_updated, summary=clean_summary(topic.description or ""))
 
 
 def _recovered(topic: TopicFile, file: str, names: set[str], mtime: datetime) -> TopicEntry:
@@ -165,21 +144,14 @@ def _mark_files(
     skipped: list[tuple[str, str]] = []
     for key, topic in heads.items():
         file, entry = change.listing.files[key], entries.get(key)
-        wanted = _marked(topic, entry, upkeep.now)
-        if wanted == topic:
+        mark = partial(marked_as, entry=entry, stamp=stamp_of(upkeep.now))
+        if mark(topic) == topic:
             continue
         try:
             with change.topic_locked(file) as held:
                 change.read_topic(file)
-                change.edit_topic(file, partial(_marked, entry=entry, now=upkeep.now), held)
+                change.edit_topic(file, mark, held)
             marked.append(file)
         except PersistenceError as err:
             skipped.append((file, err.code))
     return marked, skipped
-
-
-def _marked(topic: TopicFile, entry: TopicEntry | None, now: datetime) -> TopicFile:
-    if entry is None:
-        return topic if topic.fields is None or topic.removed_at is not None else mark_removed(topic, None, stamp=stamp_of(now))
-    listed = with_fields(topic, {"removed_at": None}) if topic.removed_at is not None else topic
-    return listed if listed.pinned == entry.pinned else mark_pinned(listed, entry, pinned=entry.pinned)

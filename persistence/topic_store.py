@@ -157,6 +157,10 @@ class TopicStore:
                 change.edit_topic(file, lambda topic: mark_pinned(topic, before, pinned=pinned), held)
             return Pinned(before, _entry_of(rows, before.file), changed=True)
 
+    def index(self) -> TopicIndex | None:
+        """The index as it stands, for a prompt; None when there is none. Raises UnsafeObjectError, TooLargeError."""
+        return load_index(self.folder)
+
     def lookup(self, name: str) -> TopicEntry:
         """The topic that a text means: an exact name or file name, else the only one it is a part of.
 

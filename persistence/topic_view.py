@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from persistence.errors import NotFoundError, TopicBlankError
-from persistence.files import read_text
-from persistence.topic_file import TopicFile, parse_topic_file
+from persistence.files import read_bytes, read_text
+from persistence.topic_file import TopicFile, marked_as, newer_entry, parse_topic_file
 from persistence.topic_folder import SEEN_BYTES, TopicFolder
 from persistence.topic_lookup import fits, one_per_file
 from persistence.topic_names import key_of, recovered_name
-from persistence.topics import TopicEntry, TopicIndex, file_key, instant, parse_topic_index
+from persistence.topics import TopicEntry, TopicIndex, file_key, instant, parse_topic_index, readable_lines, stamp_of
 
 _SKEW: Final = timedelta(minutes=1)
 _MATCH_CHARS: Final = 120
@@ -41,9 +41,12 @@ class TopicMatch:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """What a scope's topics are like. `orphans` are listed without a file, `unindexed` files without a line (removed ones not).
+    """What a scope's topics are like, and what does not agree.
 
-    `ambiguous` are names that several topics have, `clock_skew` files with a stamp in the future, `quarantined` (line, text).
+    `orphans` are entries without a file, `unindexed` files without a line (removed ones not), `behind` entries older than their
+    file; `unmarked` files whose front matter does not say what index and removals say. `ambiguous` are names that several
+    topics have, `clock_skew` entries with a stamp in the future, `quarantined` (line, text), `leftovers` temporary files.
+    `damaged_lines` of the index are no text.
     """
 
     topics: int
@@ -51,15 +54,19 @@ class TopicStatus:
     stale: int
     removed: int
     index_missing: bool
-    orphans: tuple[str, ...]
+    damaged_lines: int
+    orphans: tuple[TopicEntry, ...]
     unindexed: tuple[str, ...]
+    behind: tuple[TopicEntry, ...]
+    unmarked: tuple[str, ...]
     ambiguous: tuple[str, ...]
-    clock_skew: tuple[str, ...]
+    clock_skew: tuple[TopicEntry, ...]
     quarantined: tuple[tuple[int, str], ...]
+    leftovers: tuple[str, ...]
 
     @property
     def needs_repair(self) -> bool:
-        return bool(self.orphans or self.unindexed)
+        return bool(self.orphans or self.unindexed or self.behind or self.damaged_lines)
 
 
 NO_INDEX: Final = TopicIndex((), (), ())
@@ -122,27 +129,34 @@ def _body_match(topic: TopicFile, file: str, entry: TopicEntry | None, wanted: s
 
 
 def load_status(folder: TopicFolder, now: datetime) -> TopicStatus:
-    """What there is and what does not agree."""
-    index, listing = load_index(folder), folder.list_files()
-    entries = one_per_file((index or NO_INDEX).entries)
-    keys = {file_key(entry.file) for entry in entries}
-    removed = {file_key(name) for name in folder.read_removed()} - keys
-    names = Counter(key_of(entry.name) for entry in entries)
-    stamps = {entry.file: instant(entry.stamp) for entry in entries}
+    """What there is and what does not agree; reads the start of every topic, changes nothing."""
+    data = read_bytes(folder.home.root, folder.index_name)
+    index, listing = load_index(folder) or NO_INDEX, folder.list_files()
+    entries = {file_key(entry.file): entry for entry in one_per_file(index.entries)}
+    removed = {file_key(name) for name in folder.read_removed()} - entries.keys()
+    heads = {key: parse_topic_file(folder.read_start(file) or "") for key, file in listing.files.items()}
+    lost = [key for key in heads if key not in entries and key not in removed and heads[key].removed_at is None]
+    names = Counter(key_of(entry.name) for entry in entries.values())
+    moments = {key: instant(entry.stamp) for key, entry in entries.items()}
     return TopicStatus(
         topics=len(entries),
-        pinned=sum(entry.pinned for entry in entries),
-        stale=sum(entry.stale for entry in entries),
+        pinned=sum(entry.pinned for entry in entries.values()),
+        stale=sum(entry.stale for entry in entries.values()),
         removed=len(removed),
-        index_missing=index is None,
-        orphans=tuple(e.file for e in entries if file_key(e.file) not in listing.files and folder.status(e.file) is None),
-        unindexed=tuple(file for key, file in listing.files.items() if key not in keys | removed and _is_lost(folder, file)),
-        ambiguous=tuple(dict.fromkeys(entry.name for entry in entries if names[key_of(entry.name)] > 1)),
-        clock_skew=tuple(file for file, moment in stamps.items() if moment is not None and moment > now + _SKEW),
-        quarantined=() if index is None else index.quarantined,
+        index_missing=data is None,
+        damaged_lines=readable_lines(data or b"")[1],
+        orphans=tuple(entry for key, entry in entries.items() if key not in heads and folder.status(entry.file) is None),
+        unindexed=tuple(listing.files[key] for key in lost),
+        behind=tuple(entry for key, entry in entries.items() if key in heads and newer_entry(heads[key], entry) is not None),
+        unmarked=tuple(
+            listing.files[key] for key in heads if key not in lost and _is_unmarked(heads[key], entries.get(key), now)
+        ),
+        ambiguous=tuple(dict.fromkeys(entry.name for entry in entries.values() if names[key_of(entry.name)] > 1)),
+        clock_skew=tuple(entries[key] for key, moment in moments.items() if moment is not None and moment > now + _SKEW),
+        quarantined=index.quarantined,
+        leftovers=listing.temps,
     )
 
 
-def _is_lost(folder: TopicFolder, file: str) -> bool:
-    text = folder.read_start(file)
-    return text is not None and parse_topic_file(text).removed_at is None
+def _is_unmarked(topic: TopicFile, entry: TopicEntry | None, now: datetime) -> bool:
+    return marked_as(topic, entry, stamp=stamp_of(now)) != topic

@@ -100,6 +100,19 @@ def parse_topic_index(text: str) -> TopicIndex:
     return TopicIndex(tuple(entries), tuple(quarantined), lines)
 
 
+def readable_lines(data: bytes) -> tuple[str, int]:
+    """The lines of an index that are text, and how many are not: no UTF-8, or the NULs that a lost write leaves."""
+    good: list[str] = []
+    lines = data.split(b"\n")
+    for line in lines:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            continue
+        good += [] if "\0" in text else [text]
+    return "\n".join(good), len(lines) - len(good)
+
+
 def _entry(name: str, file: str, rest: str, number: int) -> TopicEntry:
     """Flags and the stamp count only before the first ` -- `, as whole tokens: a summary can't act."""
     cut = _SEPARATOR.search(rest)

@@ -108,6 +108,7 @@ def test_the_index_says_what_is_pinned_where_both_are_there(workspace: Workspace
 def test_a_damaged_index_keeps_its_readable_lines_and_its_bytes_are_kept_aside(workspace: Workspace, memory: Path):
     data = b"# Memory Index\n\nprose\n- [A](a.md) 2026-08-01 -- kept\n- [B\xff](b.md) -- torn\n\x00\x00\x00\n"
     put(memory, {"MEMORY.md": data, "a.md": "a", "b.md": '---\nname: "B"\ndescription: "back"\nlast_updated: 2026-08-02\n---\nb'})
+    assert store_of(workspace).status().damaged_lines == 2
     report = store_of(workspace).repair(author=AMY)
     assert report.quarantined_lines == 2
     assert (memory / "MEMORY.md").read_text() == (
@@ -129,6 +130,7 @@ def test_a_line_that_is_behind_its_file_is_brought_up_to_date_and_a_hand_written
     clock.now += timedelta(seconds=1)
     store.write("A", "two", "second", author=AMY)
     (memory / "MEMORY.md").write_text(index)  # as a kill between file and index leaves it
+    assert [entry.file for entry in store.status().behind] == ["a.md"]
     report = store.repair(author=AMY)
     assert [(entry.file, entry.summary) for entry in report.refreshed] == [("a.md", "second")]
     assert store.lookup("B").summary == "mine"
@@ -178,11 +180,13 @@ def test_status_names_everything_that_does_not_agree(workspace: Workspace, memor
             "- [Gone](gone.md) -- x\n- [A](a.md) [pin] 2030-01-01 -- f\n- [B](b.md) [stale?] -- s\n- [Bad](../x.md) -- y\n"
         ),
         "a.md": "a", "b.md": "b", "drift.md": "d", "removed.md": "r", ".ocl-removed": "removed.md\n",
+        ".a.md.tmp-1-ab": "half",
     })  # fmt: skip
     before = tree(memory)
     status = store_of(workspace).status()
     assert (status.topics, status.pinned, status.stale, status.removed) == (3, 1, 1, 1)
-    assert (status.orphans, status.unindexed, status.clock_skew) == (("gone.md",), ("drift.md",), ("a.md",))
+    assert [(entry.file, entry.line) for entry in (*status.orphans, *status.clock_skew)] == [("gone.md", 1), ("a.md", 2)]
+    assert (status.unindexed, status.unmarked, status.leftovers) == (("drift.md",), ("a.md",), (".a.md.tmp-1-ab",))
     assert status.quarantined == ((4, "- [Bad](../x.md) -- y"),)
     assert status.needs_repair
     assert not status.index_missing
