@@ -6,6 +6,7 @@ from typing import Final
 
 from bot.message import Json, Passage
 from bot.stores import Stores
+from persistence.audit import Author
 from persistence.workspace import Lane
 from semantic.types import Hit, Scope
 
@@ -21,6 +22,12 @@ class Bench:
     lane: Lane
     current_ts: str
     seen: list[Passage] = field(default_factory=list)
+    turn_id: str | None = None
+
+    @property
+    def author(self) -> Author:
+        """Who is behind what the tools write."""
+        return Author("bot", "in a turn", self.turn_id)
 
     @property
     def scope(self) -> Scope:

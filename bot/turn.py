@@ -79,7 +79,8 @@ async def run_turn(stores: Stores, lane: Lane, messages: Sequence[LogRecord], *,
     await asyncio.to_thread(write_last_prompt, stores.workspace, lane.channel, prompt, asked)
     watch.lap("prompt")
 
-    bench = Bench(stores, lane, current_ts=messages[0].ts, seen=list(passages))
+    turn_id = uuid.uuid4().hex[:16]
+    bench = Bench(stores, lane, current_ts=messages[0].ts, seen=list(passages), turn_id=turn_id)
     assignment = _assignment(settings, prompt.system, asked, model=model, history=to_model_messages(built.messages))
 
     async def keep(message: AssistantMessage | ToolResultMessage) -> None:
@@ -91,7 +92,7 @@ async def run_turn(stores: Stores, lane: Lane, messages: Sequence[LogRecord], *,
     reply = await _log_reply(stores, lane, messages, outcome, model=settings.model, seen=bench.seen)
     watch.lap("reply")
     turn = Turn(
-        id=uuid.uuid4().hex[:16],
+        id=turn_id,
         synced=synced.added,
         context_messages=len(built.messages) + 1,
         compacted=False,

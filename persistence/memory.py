@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from persistence.errors import BodyInvalidError
+from persistence.errors import BodyInvalidError, NotFoundError
 from persistence.files import read_text
 from persistence.versions import Author, edit_text
 from persistence.workspace import ChannelId, Workspace
@@ -79,6 +79,29 @@ def append_note(
 
     file = edit_text(workspace, path, change, author=author)
     return Note(path, start_line, start_line + body.count("\n"), file.etag)
+
+
+def remove_note(workspace: Workspace, channel: ChannelId | None, text: str, *, start_line: int, author: Author = _BOT) -> Note:
+    """Remove the lines `text` from a memory layer: where they stood when they were read, else the only place where they stand.
+
+    The file's earlier bytes are kept as a version. Raises NotFoundError when the lines are not there, or in several places.
+    """
+    path = Workspace.memory(channel)
+    wanted = text.split("\n")
+    found = start_line
+
+    def change(old: str) -> str:
+        nonlocal found
+        lines = old.split("\n")
+        places = [at for at in range(len(lines) - len(wanted) + 1) if lines[at : at + len(wanted)] == wanted]
+        if start_line - 1 not in places and len(places) != 1:
+            raise NotFoundError(f"{path!r} does not hold these lines {'just once' if places else 'any more'}: read it again")
+        at = start_line - 1 if start_line - 1 in places else places[0]
+        found = at + 1
+        return "\n".join(lines[:at] + lines[at + len(wanted) :])
+
+    file = edit_text(workspace, path, change, author=author)
+    return Note(path, found, found + len(wanted) - 1, file.etag)
 
 
 def _note_body(text: str) -> str:

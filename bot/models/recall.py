@@ -34,10 +34,12 @@ _QUESTION: Final = re.compile(
 )
 _MENTION: Final = re.compile(r"^\s*(?:<@[A-Z0-9]+>|@\w+)[\s,:]*")
 
+_NOTE_PLACE: Final = re.compile(r"(?:^|/)MEMORY\.md#L\d+-L\d+$")
+
 HELP: Final = (
-    "I am builtin/recall, a small program, not a language model. I remember what you tell me to (“remember that …”), find it "
-    "again by meaning (“when …?”, “what do you know about …?”) and in this channel's history (“who said …?”), and always name "
-    "the source."
+    "I am builtin/recall, a small program, not a language model. I remember what you tell me to (“remember that …”), forget it "
+    "(“forget …”), find it again by meaning (“when …?”, “what do you know about …?”) and in this channel's history (“who said …?”), "
+    "and always name the source."
 )
 NOTHING: Final = "I have nothing about that in memory or in this channel's history."
 LOGGED: Final = (
@@ -61,7 +63,7 @@ class Call:
 
     id: str
     tool: str
-    arguments: dict[str, str]
+    arguments: dict[str, str | int]
 
 
 def recall_model() -> FunctionModel:
@@ -139,19 +141,33 @@ def next_calls(requests: Sequence[Request], results: dict[str, dict[str, object]
 
 def _calls_of(request: Request, results: dict[str, dict[str, object]]) -> list[Call]:
     history = Call(f"recall-{request.id}-history", "history_search", {"words": request.text[:1000] or "said"})
+    search = Call(f"recall-{request.id}-search", "memory_search", {"query": request.text[:10_000] or "everything"})
     match request.kind:
         case "remember":
             return [Call(f"recall-{request.id}-note", "memory_append", {"text": request.text[:4000]})]
         case "who":
             return [history]
-        case "about" | "forget":
-            search = Call(f"recall-{request.id}-search", "memory_search", {"query": request.text[:10_000] or "everything"})
+        case "forget":
+            quote = _note_to_forget(results.get(search.id, {}), request.text)
+            return [search] if quote is None else [search, _forget(request.id, quote)]
+        case "about":
             found = results.get(search.id)
-            if found is not None and request.is_question and not best_quotes(found, request.text):
-                return [search, history]
-            return [search]
+            lost = found is not None and request.is_question and not best_quotes(found, request.text)
+            return [search, history] if lost else [search]
         case "help":
             return []
+
+
+def _note_to_forget(found: dict[str, object], wanted: str) -> Quote | None:
+    """The one note of a MEMORY.md that is plainly meant; None when nothing is, or when it could be several."""
+    words = content_words(wanted)
+    fitting = [quote for quote in best_quotes(found, wanted) if words and words <= content_words(quote.text)]
+    return fitting[0] if len(fitting) == 1 and _NOTE_PLACE.search(fitting[0].source) else None
+
+
+def _forget(request_id: str, quote: Quote) -> Call:
+    line = int(quote.source.rpartition("#L")[2].partition("-")[0])
+    return Call(f"recall-{request_id}-forget", "memory_forget", {"text": quote.text, "line": line})
 
 
 def compose(requests: Sequence[Request], results: dict[str, dict[str, object]]) -> str:
@@ -170,7 +186,7 @@ def _compose_one(request: Request, results: dict[str, dict[str, object]]) -> str
         case "remember":
             return _noted(noted)
         case "forget":
-            return _where_to_forget(quotes)
+            return _forgotten(results.get(f"recall-{request.id}-forget"), quotes)
         case "who" | "about":
             said = _said(results.get(f"recall-{request.id}-history", {}), request.text)
             return _quoted(quotes) or said or _nothing(request, searched)
@@ -182,13 +198,13 @@ def _noted(result: dict[str, object]) -> str:
     return f"Noted: {result.get('text')}\n({result.get('source')})"
 
 
-def _where_to_forget(quotes: Sequence[Quote]) -> str:
+def _forgotten(result: dict[str, object] | None, quotes: Sequence[Quote]) -> str:
+    if result is not None and "error" not in result:
+        return f"Forgotten: {result.get('removed')}\n(it stood in {result.get('path')}; an earlier version of the file is kept)"
     if not quotes:
         return NOTHING
     places = "\n".join(f"> {quote.text}\n({quote.source})" for quote in quotes)
-    return (
-        f"I can't erase files by myself. What I know about that stands here; delete the lines and I no longer know it:\n{places}"
-    )
+    return f"I am not sure what to remove, so I removed nothing. Say exactly which line, or edit the file:\n{places}"
 
 
 def _quoted(quotes: Sequence[Quote]) -> str:

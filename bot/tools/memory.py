@@ -10,7 +10,7 @@ from bot.message import Passage
 from bot.tool import FRESH_TIMEOUT_S, Bench, passage_of, result
 from persistence.errors import PersistenceError
 from persistence.files import read_text
-from persistence.memory import append_note
+from persistence.memory import append_note, remove_note
 from semantic.errors import SemanticError
 from semantic.scanner import classify
 from semantic.types import Query
@@ -36,7 +36,7 @@ async def memory_search(
     try:
         found = await asyncio.to_thread(bench.stores.searcher.search, Query(text=query, scope=bench.scope, limit=limit))
     except SemanticError as err:
-        return result(error=str(err))
+        return result(error=str(err), code=err.code)
     passages = [passage_of(hit) for hit in found.hits]
     bench.seen.extend(passages)
     return result(
@@ -66,7 +66,7 @@ async def memory_read(
     try:
         file = await asyncio.to_thread(read_text, bench.stores.workspace.root, path)
     except PersistenceError as err:
-        return result(error=str(err))
+        return result(error=str(err), code=err.code)
     if file is None:
         return result(error=f"there is no file {path!r}")
     lines = file.text.removesuffix("\n").split("\n")
@@ -85,10 +85,33 @@ async def memory_append(ctx: RunContext[Bench], text: Annotated[str, Field(min_l
     """
     bench = ctx.deps
     try:
-        note = await asyncio.to_thread(append_note, bench.stores.workspace, bench.lane.channel, text)
+        note = await asyncio.to_thread(append_note, bench.stores.workspace, bench.lane.channel, text, author=bench.author)
     except PersistenceError as err:
-        return result(error=str(err))
+        return result(error=str(err), code=err.code)
     bench.stores.writes.mark()
     passage = Passage(note.path, note.start_line, note.end_line, 1.0, text)
     bench.seen.append(passage)
     return result(source=passage.source, text=text)
+
+
+async def memory_forget(
+    ctx: RunContext[Bench],
+    text: Annotated[str, Field(min_length=1, max_length=MAX_NOTE_CHARS)],
+    line: Annotated[int, Field(ge=1)],
+) -> str:
+    """Remove a note from this channel's MEMORY.md. An earlier version of the file is kept on the volume.
+
+    Args:
+        ctx: The turn.
+        text: The note's lines, exactly as they stand in the file.
+        line: The line on which they start.
+    """
+    bench = ctx.deps
+    try:
+        note = await asyncio.to_thread(
+            remove_note, bench.stores.workspace, bench.lane.channel, text, start_line=line, author=bench.author
+        )
+    except PersistenceError as err:
+        return result(error=str(err), code=err.code)
+    bench.stores.writes.mark()
+    return result(path=note.path, line=note.start_line, removed=text)

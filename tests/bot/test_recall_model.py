@@ -120,3 +120,38 @@ def test_an_earlier_question_is_no_answer():
     message = {"ts": "5.0", "date": "2026-11-03T10:00:00Z", "name": "Tom", "text": "when is the next full moon?"}
     results = {"recall-9.0-search": found(), "recall-9.0-history": {"messages": [message]}}
     assert compose([request], results) == NOTHING
+
+
+def test_forget_removes_the_one_note_that_is_plainly_meant():
+    request = classify_request("9.0", "forget the deploy window")
+    results = {"recall-9.0-search": found(("ops/MEMORY.md#L1-L2", 0.8, "- lunch at noon\n- the deploy window is Tuesday"))}
+    calls = next_calls([request], results)
+    assert [(call.tool, call.arguments) for call in calls] == [
+        ("memory_forget", {"text": "- the deploy window is Tuesday", "line": 2}),
+    ]
+    results[calls[0].id] = {"path": "ops/MEMORY.md", "line": 2, "removed": "- the deploy window is Tuesday"}
+    assert compose([request], results).startswith("Forgotten: - the deploy window is Tuesday")
+
+
+@pytest.mark.parametrize(
+    "passages",
+    [
+        [("ops/MEMORY.md#L1-L2", 0.8, "- the deploy window is Tuesday\n- the deploy window was Monday")],
+        [("memory/deploy.md#L1-L1", 0.8, "the deploy window is Tuesday")],
+        [("ops/MEMORY.md#L1-L1", 0.8, "- something about windows")],
+    ],
+)
+def test_forget_removes_nothing_when_it_could_mean_several_things(passages):
+    request = classify_request("9.0", "forget the deploy window")
+    results = {"recall-9.0-search": found(*passages)}
+    assert next_calls([request], results) == []
+    assert "removed nothing" in compose([request], results)
+
+
+def test_a_failed_removal_is_not_claimed():
+    request = classify_request("9.0", "forget the deploy window")
+    results = {
+        "recall-9.0-search": found(("ops/MEMORY.md#L1-L1", 0.8, "- the deploy window is Tuesday")),
+        "recall-9.0-forget": {"error": "it changed"},
+    }
+    assert "Forgotten" not in compose([request], results)

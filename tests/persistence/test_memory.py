@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence.errors import BodyInvalidError, NotUtf8Error, TooLargeError, UnsafeObjectError
+from persistence.errors import BodyInvalidError, NotFoundError, NotUtf8Error, TooLargeError, UnsafeObjectError
 from persistence.files import MAX_TEXT_BYTES
-from persistence.memory import _place, append_note, load_memory_layers
+from persistence.memory import _place, append_note, load_memory_layers, remove_note
+from persistence.versions import list_versions, read_version
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 
 OPS = parse_channel_id("ops")
@@ -192,3 +193,29 @@ def test_the_old_text_stays_a_prefix_and_the_told_lines_hold_the_note(old: str, 
     assert new.startswith(old)
     lines = [line.rstrip() for line in new.split("\n")]
     assert "\n".join(lines[start - 1 : start + body.count("\n")]) == body
+
+
+def test_a_note_is_removed_where_it_was_read_and_its_bytes_are_kept(tmp_path):
+    workspace = open_workspace(tmp_path)
+    (tmp_path / "MEMORY.md").write_text("- one\n- two\n- two\n", "utf-8")
+    note = remove_note(workspace, None, "- two", start_line=3)
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- one\n- two\n"
+    assert (note.start_line, note.end_line) == (3, 3)
+    version = list_versions(workspace, "MEMORY.md")[0]
+    assert read_version(workspace, "MEMORY.md", version.id)[1] == b"- one\n- two\n- two\n"
+
+
+def test_a_note_that_moved_is_removed_where_it_stands_now(tmp_path):
+    workspace = open_workspace(tmp_path)
+    (tmp_path / "MEMORY.md").write_text("new line\n- one\n- two\n", "utf-8")
+    assert remove_note(workspace, None, "- one", start_line=1).start_line == 2
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "new line\n- two\n"
+
+
+@pytest.mark.parametrize("text", ["- a", "- gone"])
+def test_a_note_that_is_gone_or_stands_twice_is_not_removed(tmp_path, text):
+    workspace = open_workspace(tmp_path)
+    (tmp_path / "MEMORY.md").write_text("x\n- a\ny\n- a\n", "utf-8")
+    with pytest.raises(NotFoundError):
+        remove_note(workspace, None, text, start_line=1)
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "x\n- a\ny\n- a\n"
