@@ -3,7 +3,6 @@
 The order of entries is `context_tree`'s, what a model gets of them `context_messages`'s, what the log adds `sync`'s.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,7 +15,7 @@ from persistence.context_messages import Lookup, ModelMessages, build_model_mess
 from persistence.context_migration import migrate
 from persistence.context_tree import EntryTree, new_header
 from persistence.errors import ContextUnsupportedError, NotFoundError, StoreBusyError
-from persistence.files import etag_of, locked, open_regular, replace_bytes, split_name, sync_folder, translate, write_all
+from persistence.files import locked, replace_bytes
 from persistence.lines import Cursor, Tail, append_lines, find_end, held_lines, read_lines
 from persistence.records import (
     SYNC_ENTRY,
@@ -27,7 +26,11 @@ from persistence.records import (
     ToolResultMessage,
     encode_line,
     new_entry_id,
+    parse_message,
 )
+from persistence.redaction import Redact, redact_fields
+from persistence.secrets import redact as redact_text
+from persistence.versions import Author, recorded_change
 from persistence.workspace import Lane, Workspace
 
 
@@ -38,17 +41,26 @@ class Context:
     (`context.v3.jsonl`); `newer_version` reports it.
     """
 
-    def __init__(self, workspace: Workspace, lane: Lane, *, clock: Callable[[], float] = time.time) -> None:
-        """Open no file yet; `clock` gives seconds since the epoch."""
+    def __init__(
+        self,
+        workspace: Workspace,
+        lane: Lane,
+        *,
+        clock: Callable[[], float] = time.time,
+        redact: Redact = redact_text,
+    ) -> None:
+        """Open no file yet; `clock` gives seconds since the epoch, `redact` takes secrets out of what is appended."""
         self.lane = lane
         self.newer_version: object = None
         self.sync_state: SyncState | None = None
         """What `sync` remembers between two turns of this process."""
+        self._workspace = workspace
         self._root = workspace.root
         self._log_name = workspace.log(lane.channel)
         self._name = workspace.context(lane)
         self._name_beside = workspace.context_beside(lane)
         self._clock = clock
+        self._redact = redact
         self._tree = EntryTree()
         self._cursor = Cursor()
 
@@ -125,7 +137,7 @@ class Context:
         With `settled` an entry that holds this decision comes last. A tool result's text is cut to 51,200 bytes. A file of an
         older version is migrated first. Raises StoreBusyError, StorageFullError, StoreFaultError, ContextUnsupportedError.
         """
-        bodies: list[dict[str, Any]] = [{"type": "message", "message": _to_disk(message)} for message in messages]
+        bodies: list[dict[str, Any]] = [{"type": "message", "message": _to_disk(message, self._redact)} for message in messages]
         if settled is not None:
             bodies.append(_sync_entry(settled))
         return self._append(bodies)[: len(messages)]
@@ -163,7 +175,7 @@ class Context:
             return []
         self.refresh()
         if self._tree.is_outdated:
-            self._replace(lambda data: migrate(data, self._header()))
+            self._replace(lambda data: migrate(data, self._header()), Author("recalld", "migrated to version 3"))
             self.refresh()
         ids: list[str] = []
         name = self._name
@@ -228,38 +240,26 @@ class Context:
             self._tree = EntryTree()
             return b"".join([encode_line(self._header()), *self._chain([_sync_entry(settled)], [])])
 
-        kept = self._replace(start_afresh)
+        kept = self._replace(start_afresh, Author("recalld", "put away, started afresh"))
         self._forget()
         self.refresh()
         return kept
 
-    def _replace(self, change: Callable[[bytes], bytes]) -> str | None:
+    def _replace(self, change: Callable[[bytes], bytes], author: Author) -> str | None:
         """Replace the file by what `change` makes of its bytes, and keep these among the versions; returns their name there."""
         with (
             locked(self._root, self._name, Workspace.lock_of(self._name)) as held,
             held_lines(self._root, self._name) as data,
         ):
-            kept = self._keep_version(data) if data else None
-            replace_bytes(self._root, self._name, change(data), held)
-        return kept
-
-    def _keep_version(self, data: bytes) -> str:
-        stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        name = Workspace.version(self._name, f"{stamp}-{etag_of(data)[:12]}")
-        fd = open_regular(self._root, name, os.O_WRONLY | os.O_CREAT)
-        try:
-            write_all(fd, data)
-            os.fsync(fd)
-        except OSError as err:
-            raise translate(err, name) from err
-        finally:
-            os.close(fd)
-        sync_folder(self._root, split_name(name)[0])
-        return name
+            new = change(data)
+            with recorded_change(self._workspace, self._name, data or None, new, author=author) as version_id:
+                replace_bytes(self._root, self._name, new, held)
+        return None if version_id is None else Workspace.version(self._name, version_id)
 
 
-def _to_disk(message: Message) -> dict[str, Any]:
-    return (cap_tool_result(message) if isinstance(message, ToolResultMessage) else message).to_json()
+def _to_disk(message: Message, redact: Redact) -> dict[str, Any]:
+    clean = parse_message(redact_fields(message.to_json(), redact)) or message  # before the cut, which could halve a secret
+    return (cap_tool_result(clean) if isinstance(clean, ToolResultMessage) else clean).to_json()
 
 
 def _sync_entry(settled: SyncState) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from persistence.log_changes import (
 )
 from persistence.log_index import BEFORE_ALL, NEWEST, Choice, LogIndex, answered_by, parse_index, ts_ns
 from persistence.records import LogRecord, parse_log_record
+from persistence.redaction import Redact
+from persistence.secrets import redact as redact_text
 from persistence.workspace import ChannelId, Workspace, parse_ts
 
 __all__ = ["Appended", "ChannelLog", "LogSlice", "LogStats", "NewMessage"]
@@ -68,13 +70,21 @@ class ChannelLog:
     saved in the cache now and then so that a restart does not parse the log again.
     """
 
-    def __init__(self, workspace: Workspace, channel: ChannelId, *, clock: Callable[[], float] = time.time) -> None:
-        """Open no file yet; `clock` gives seconds since the epoch."""
+    def __init__(
+        self,
+        workspace: Workspace,
+        channel: ChannelId,
+        *,
+        clock: Callable[[], float] = time.time,
+        redact: Redact = redact_text,
+    ) -> None:
+        """Open no file yet; `clock` gives seconds since the epoch, `redact` takes secrets out of what is appended."""
         self._root = workspace.root
         self._name = workspace.log(channel)
         self._sidecar = workspace.log_index(channel)
         self._lock_name = workspace.lock_of(self._sidecar)
         self._clock = clock
+        self._redact = redact
         self._commits = GroupCommit(self._commit)
         self._mutex = threading.Lock()  # guards the index; never held while the log is written
         self._index: LogIndex | None = None
@@ -88,17 +98,18 @@ class ChannelLog:
     def append(self, message: NewMessage) -> Appended:
         """Append a message durably, or find it there already (same ts or same id, with the text it has now or had first).
 
-        Without a ts it gets the later of now and one microsecond after the newest. Raises MessageConflictError,
-        TsFutureError, BodyInvalidError, TooLargeError, and what `append_lines` raises.
+        Its secrets are taken out first; a text that differs in nothing else is the same. Without a ts it gets the later of now
+        and one microsecond after the newest. Raises MessageConflictError, TsFutureError, BodyInvalidError, TooLargeError, and
+        what `append_lines` raises.
         """
-        post = plan_post(message)
+        post = plan_post(message, redact=self._redact)
         self._refuse_future(post)
         return self._submit(post, post.size_bytes)
 
     def edit(self, ts: str, text: str) -> LogRecord:
         """Give a message another text; raises NotFoundError when it is unknown or deleted."""
         self._refuse_unknown(parse_ts(ts))
-        return self._submit(Edit(ts, text), len(text)).record
+        return self._submit(Edit(ts, self._redact(text)), len(text)).record
 
     def delete(self, ts: str) -> LogRecord:
         """Hide a message's text everywhere; raises NotFoundError when it is unknown or deleted already."""

@@ -11,6 +11,8 @@ from persistence.errors import BodyInvalidError, MessageConflictError, NotFoundE
 from persistence.lines import MAX_LINE_BYTES
 from persistence.log_index import LogIndex, ts_ns, ts_text
 from persistence.records import Attachment, LogRecord, decode_line, encode_line, parse_log_record
+from persistence.redaction import Redact, redact_fields
+from persistence.secrets import redact as take_secrets_out
 from persistence.workspace import parse_ts
 
 # A line further in the future is somebody's mistake in units: it must not drag the ts of all later messages with it.
@@ -73,8 +75,8 @@ class Delete:
 Change: TypeAlias = Post | Edit | Delete
 
 
-def plan_post(message: NewMessage) -> Post:
-    """Check a new message and give its line; raises BodyInvalidError, TooLargeError."""
+def plan_post(message: NewMessage, *, redact: Redact) -> Post:
+    """Check a new message and give its line, its texts redacted; raises BodyInvalidError, TooLargeError."""
     known = LogRecord(
         ts="0",
         thread_ts=None if message.thread_ts is None else parse_ts(message.thread_ts),
@@ -88,7 +90,10 @@ def plan_post(message: NewMessage) -> Post:
         reply_to=None if message.reply_to is None else parse_ts(message.reply_to),
         answers=[parse_ts(ts) for ts in message.answers] or None,
     )
-    line: Line = {**message.extra, **known.to_json(), **_LONGEST}
+    try:
+        line: Line = {**redact_fields({**message.extra, **known.to_json()}, redact), **_LONGEST}
+    except RecursionError as err:
+        raise BodyInvalidError("the message is nested too deeply") from err
     encoded = encode_checked(line)
     ts = None if message.ts is None else parse_ts(message.ts)
     return Post(line, _text_of(encoded), ts, len(encoded))
@@ -226,10 +231,15 @@ class Batch:
 def _replay(earlier: list[bytes], text: str) -> LogRecord:
     """The message that is there; raises MessageConflictError unless `text` is what it says or said first."""
     record = merge_lines(earlier)
-    if record is None or text not in (record.text, _text_of(earlier[0])):
+    if record is None or not _is_same(text, (record.text, _text_of(earlier[0]))):
         ts = "" if record is None else f" {record.ts}"
         raise MessageConflictError(f"message{ts} is in the log with another text: use PATCH to change it, or another ts or key")
     return record
+
+
+def _is_same(text: str, said: Sequence[str]) -> bool:
+    """A text that was redacted then and comes back as it was is the same message, and the other way round."""
+    return text in said or take_secrets_out(text) in [take_secrets_out(each) for each in said]
 
 
 def _text_of(line: bytes) -> str:

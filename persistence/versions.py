@@ -50,6 +50,7 @@ MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not replaced: its bytes could not be kept."""
 
 META_SUFFIX: Final = ".json"
+_NEVER_PRUNED: Final = ".jsonl"
 _STAMP: Final = "%Y%m%dT%H%M%S.%fZ"
 _ID = re.compile(r"([0-9]{8}T[0-9]{6}\.[0-9]{6}Z)-([0-9a-f]{12})\Z", re.ASCII)
 
@@ -184,7 +185,8 @@ def recorded_change(
 def keep_version(workspace: Workspace, name: str, data: bytes, *, author: Author) -> str:
     """Keep bytes of a file durably; returns the version's id. The caller holds the file's lock.
 
-    The oldest versions of the file beyond `MAX_VERSIONS` or `MAX_VERSION_AGE` go; the newest always stays.
+    The oldest versions of the file beyond `MAX_VERSIONS` or `MAX_VERSION_AGE` go; the newest always stays. Contexts that were
+    put away are not versions of one text but the only copies of what was said, and all stay.
     """
     etag, ids = etag_of(data), version_ids(workspace, name)
     now = datetime.now(UTC)
@@ -199,7 +201,8 @@ def keep_version(workspace: Workspace, name: str, data: bytes, *, author: Author
     _write_new(workspace, path + META_SUFFIX, _version.dump_json(meta), sync=False)
     _write_new(workspace, path, data, sync=True)
     sync_folder(workspace.root, split_name(path)[0])
-    _prune(workspace, name, [*ids, version_id], now)
+    if not name.endswith(_NEVER_PRUNED):
+        _prune(workspace, name, [*ids, version_id], now)
     return version_id
 
 
