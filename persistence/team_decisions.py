@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import count
@@ -124,7 +125,9 @@ def clean_title(text: str) -> str:
 
 def clean_body(text: str) -> str:
     """The text of a decision with LF line ends, one at its end. Raises TooLargeError."""
-    body = text.replace("\r\n", "\n").encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip("\n")
+    body = (
+        text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip("\n")
+    )
     if len(body.encode("utf-8")) > MAX_BODY_BYTES:
         raise TooLargeError(f"the text of a decision may have {MAX_BODY_BYTES} bytes: link a file instead")
     return f"{body}\n" if body else ""
@@ -174,12 +177,15 @@ def parse_decision(decision_id: str, text: str) -> Decision:
 
 def _parse_field(line: str) -> tuple[str, str | None]:
     name, _, value = line.partition(":")
-    value = value.strip()
-    if value.startswith('"'):
-        try:
-            value = str(json.loads(value))
-        except ValueError:
-            value = value.strip('"')
-    elif value in ("", "null", "~"):
-        return name.strip(), None
-    return name.strip(), value.strip("'")
+    return name.strip(), _parse_value(value.strip())
+
+
+def _parse_value(text: str) -> str | None:
+    """What we write (JSON texts, plain words, null) and the simple YAML that people write."""
+    if text in ("", "null", "~"):
+        return None
+    if text.startswith('"'):
+        with suppress(ValueError):
+            return str(json.loads(text))
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text

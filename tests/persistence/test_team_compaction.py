@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence.errors import AgentsActiveError, StoreFaultError
@@ -166,6 +166,7 @@ def test_a_log_that_was_restored_to_before_a_compaction_is_not_archived_twice(wo
 STEP = st.one_of(st.integers(1, 60), st.sampled_from(["compact", "die before the archives", "die before the log"]))
 
 
+@settings(deadline=None)
 @given(st.lists(STEP, max_size=12), st.integers(1, 3))
 def test_whatever_is_appended_and_wherever_compaction_dies_each_entry_is_kept_once(steps, months):
     """A model of the files: a compaction that dies leaves some archives written and the log as it was."""
