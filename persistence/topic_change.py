@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from persistence.audit import Author
-from persistence.errors import NotUtf8Error
+from persistence.errors import NotUtf8Error, TooLargeError
 from persistence.files import Held, TextFile, etag_of, locked, read_text
 from persistence.topic_file import TopicFile, parse_topic_file, render_topic_file
 from persistence.topic_folder import Listing, TopicFolder
@@ -84,8 +84,11 @@ class TopicChange:
         return etag_of(data)
 
     def edit_topic(self, file: str, change: Callable[[TopicFile], TopicFile], held: Held) -> None:
-        """Change a topic's front matter where that can be done: a file that is gone or is not UTF-8 stays as it is."""
-        found = read_text(self.folder.home.root, self.folder.name(file))
+        """Change a topic's front matter where that can be done: a file that is gone, not UTF-8 or too large stays as it is."""
+        try:
+            found = read_text(self.folder.home.root, self.folder.name(file))
+        except TooLargeError:
+            return
         if found is not None and found.utf8:
             topic = parse_topic_file(found.text)
             changed = change(topic)

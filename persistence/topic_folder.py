@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from persistence.errors import PersistenceError, RollbackFailedError, StoreBusyError, UnsafeObjectError
+from persistence.errors import PersistenceError, RollbackFailedError, UnsafeObjectError
 from persistence.files import (
     Held,
     locked,
@@ -36,6 +36,7 @@ SEEN_BYTES: Final = 51_200
 
 _TEMP = re.compile(r"\.?(?P<target>.+)\.tmp-[0-9]+-[A-Za-z0-9]+\Z")
 _TEMP_AGE_S: Final = 3600.0
+_KEPT_BYTES: Final = 64 * 1024 * 1024
 _TEMP_NAME_CUT: Final = 100  # longer names are cut in the name of their temporary file
 
 
@@ -155,14 +156,13 @@ class TopicFolder:
             status = self.status(temp)
             if status is None:
                 continue
-            if target in _OWN_FILES or time.time() - status.st_mtime > _TEMP_AGE_S:
-                self._unlink(temp)
-            elif len(target.encode()) < _TEMP_NAME_CUT:
-                self._sweep_unlocked(temp, self.name(target))
-
-    def _sweep_unlocked(self, temp: str, target: str) -> None:
-        with suppress(StoreBusyError), locked(self.home.root, target, self.home.lock_of(target), timeout_s=0):
-            self._unlink(temp)
+            with suppress(PersistenceError):  # what can't be swept is no reason to refuse a write
+                if target in _OWN_FILES or time.time() - status.st_mtime > _TEMP_AGE_S:
+                    self._unlink(temp)
+                elif len(target.encode()) < _TEMP_NAME_CUT:
+                    name = self.name(target)
+                    with locked(self.home.root, name, self.home.lock_of(name), timeout_s=0):
+                        self._unlink(temp)
 
     def _unlink(self, file: str) -> None:
         with suppress(FileNotFoundError), opened_folder(self.home.root, self.folder) as fd:
@@ -177,7 +177,7 @@ class TopicFolder:
     @contextmanager
     def all_or_nothing(self, files: Iterable[str], held: Held) -> Iterator[None]:
         """Put these files back as they were if the block fails. Raises RollbackFailedError when that fails too."""
-        before = {file: read_bytes(self.home.root, self.name(file)) for file in files}
+        before = {file: read_bytes(self.home.root, self.name(file), limit=_KEPT_BYTES) for file in files}
         try:
             yield
         except BaseException as err:
@@ -191,7 +191,7 @@ class TopicFolder:
 
     def _is_put_back(self, file: str, data: bytes | None, held: Held) -> bool:
         try:
-            if read_bytes(self.home.root, self.name(file)) == data:
+            if read_bytes(self.home.root, self.name(file), limit=_KEPT_BYTES) == data:
                 return True
             if data is None:
                 held.assert_held()

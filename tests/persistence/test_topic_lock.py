@@ -6,12 +6,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from persistence.errors import PersistenceError, StoreBusyError
+from persistence.errors import StoreBusyError
 from persistence.files import locked
+from persistence.topic_change import TopicChange, changing
+from persistence.topic_file import TopicFile
 from persistence.topic_folder import TopicFolder
 from persistence.topic_lock import LockWaits, Token, directory_locked, is_abandoned, is_process
 from persistence.topic_store import TopicStore
@@ -208,14 +211,22 @@ def test_a_writer_whose_lock_file_was_taken_does_not_publish(workspace: Workspac
     folder = TopicFolder(Workspace(shared), "", shared=True)
     before = (shared / "MEMORY.md").read_bytes()
 
-    def lose_the_lock_and_write() -> None:
-        with directory_locked(folder, LockWaits()) as held:
-            (shared / ".lock").write_text("1\t1\tthief")
-            folder.write_removed(["a.md"], held)
+    topic = (shared / "a.md").read_bytes()
 
-    with pytest.raises(PersistenceError) as caught:
-        lose_the_lock_and_write()
-    assert caught.value.code == "store_busy"
-    assert (shared / "MEMORY.md").read_bytes() == before
-    assert not (shared / ".ocl-removed").exists()
-    assert (shared / ".lock").read_text() == "1\t1\tthief"
+    def steal_and(write: Callable[[TopicChange], object]) -> None:
+        with changing(folder, LockWaits(), author=AMY) as change:
+            (shared / ".lock").write_text("1\t1\tthief")
+            write(change)
+
+    def write_topic(change: TopicChange) -> None:
+        with change.topic_locked("a.md") as held:
+            change.write_topic("a.md", TopicFile(None, "stolen"), held)
+
+    for write in (write_topic, lambda change: change.write_index([]), lambda change: change.write_removed([], "a.md")):
+        with pytest.raises(StoreBusyError):
+            steal_and(write)
+        assert (shared / "MEMORY.md").read_bytes() == before
+        assert (shared / "a.md").read_bytes() == topic
+        assert not (shared / ".ocl-removed").exists()
+        assert (shared / ".lock").read_text() == "1\t1\tthief"
+        (shared / ".lock").unlink()

@@ -128,6 +128,11 @@ def test_an_unlisted_file_is_used_again_only_by_the_topic_that_it_names(workspac
     assert store.write("Plain", "x", "s", author=AMY).file == "plain-2.md"
 
 
+def test_a_line_whose_file_is_gone_keeps_its_file_name_from_another_topic(workspace: Workspace, memory: Path):
+    put(memory, {"MEMORY.md": "- [Other](a.md) -- its file may come back\n"})
+    assert store_of(workspace).write("A", "x", "s", author=AMY).file == "a-2.md"
+
+
 def test_a_removed_topics_file_is_left_alone_by_another_name_and_its_removal_stays(workspace: Workspace, memory: Path):
     store = store_of(workspace)
     store.write("Owner+Audit", "old", "s", author=AMY)
@@ -511,6 +516,18 @@ def test_a_file_that_is_not_utf8_is_never_rewritten_but_can_be_listed_pinned_and
     store.pin("A", pinned=False, author=AMY)
     store.remove("A", author=AMY)
     assert (memory / "a.md").read_bytes() == b"caf\xe9\n"
+
+
+def test_a_topic_that_is_too_large_to_rewrite_can_still_be_pinned_and_removed(workspace: Workspace, memory: Path):
+    put(memory, {"MEMORY.md": "- [A](a.md) -- s\n", "a.md": b"x" * (MAX_TEXT_BYTES + 1)})
+    store = store_of(workspace)
+    with pytest.raises(TooLargeError):
+        store.write("A", "x", "s", author=AMY)
+    store.pin("A", pinned=True, author=AMY)
+    store.pin("A", pinned=False, author=AMY)
+    store.remove("A", author=AMY)
+    assert store.list() == []
+    assert (memory / "a.md").stat().st_size == MAX_TEXT_BYTES + 1
 
 
 def test_an_index_that_is_not_utf8_is_not_rewritten_by_a_write(workspace: Workspace, memory: Path):
