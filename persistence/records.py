@@ -54,7 +54,7 @@ class LogRecord(Record):
     @property
     def root_ts(self) -> str | None:
         """The root's ts for a reply in a thread; None for top-level messages and for the root itself."""
-        return None if self.thread_ts is None or ts_key(self.thread_ts) == ts_key(self.ts) else self.thread_ts
+        return self.thread_ts if is_ts(self.thread_ts) and ts_key(str(self.thread_ts)) != ts_key(self.ts) else None
 
 
 class TextBlock(Record):
@@ -246,16 +246,9 @@ def parse_log_record(line: bytes) -> LogRecord | None:
     value = decode_line(line)
     if value is None or not is_ts(value.get("ts")):
         return None
-    record = _validated(value)
-    if record.thread_ts is not None and not is_ts(record.thread_ts):
-        record.thread_ts = None
-    return record
-
-
-def _validated(value: dict[str, Any]) -> LogRecord:
-    """Other tools' lines keep their place, and what they say besides, even if a field is of another shape."""
     try:
         return LogRecord.model_validate(value)
     except ValidationError as err:
+        # Other tools' lines keep their place, and what they say besides, even if a field is of another shape.
         odd = {problem["loc"][0] for problem in err.errors(include_url=False, include_context=False, include_input=False)}
         return LogRecord.model_validate({name: field for name, field in value.items() if name not in odd})

@@ -69,7 +69,7 @@ def simple_pages(lines) -> tuple[list[int], int]:
             says["deleted"] = record.deleted
         if record.model_extra["silent"] is not None:
             says["silent"] = record.model_extra["silent"]
-        if record.root_ts not in (None, "not a ts"):
+        if record.root_ts is not None:
             roots.add(ts_ns(record.root_ts))
     return sorted(key for key, says in state.items() if not says["deleted"] and not says["silent"]), len(roots)
 
