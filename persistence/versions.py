@@ -1,18 +1,12 @@
 """Versions: every write to a file of memory keeps the bytes it replaces, so that it can be seen, compared and undone.
 
-What is in `audit.jsonl` besides is `audit`'s.
+How they lie on disk is in `version_store`, what the audit says in `audit`.
 """
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Final
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import replace
 
 from persistence.audit import Action, AuditLine, Author, append_audit, now_iso, one_line
 from persistence.diff import diff_texts
@@ -29,47 +23,41 @@ from persistence.files import (
     TextFile,
     etag_of,
     locked,
-    open_regular,
-    opened_folder,
     read_bytes,
     read_text,
     replace_bytes,
-    split_name,
-    sync_folder,
-    translate,
-    write_all,
 )
 from persistence.secrets import refuse_new_secrets
+from persistence.version_store import (
+    MAX_KEPT_BYTES,
+    MAX_VERSION_AGE,
+    MAX_VERSIONS,
+    Version,
+    keep_version,
+    list_versions,
+    read_version,
+    remove_file,
+)
 from persistence.workspace import Workspace
 
-__all__ = ["Author", "Version", "edit_text", "remove_with_version", "replace_with_version"]
-
-MAX_VERSIONS: Final = 50
-MAX_VERSION_AGE: Final = timedelta(days=180)
-MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""A larger file is not replaced: its bytes could not be kept."""
-
-META_SUFFIX: Final = ".json"
-_NEVER_PRUNED: Final = ".jsonl"
-_STAMP: Final = "%Y%m%dT%H%M%S.%fZ"
-_ID = re.compile(r"([0-9]{8}T[0-9]{6}\.[0-9]{6}Z)-([0-9a-f]{12})\Z", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Bytes that a file once had. `created` is when they were replaced; `by`, `reason` and `turn` are of what replaced them."""
-
-    id: str
-    name: str
-    created: str
-    by: str
-    reason: str
-    turn: str | None
-    size_bytes: int
-    etag: str
-
-
-_version: TypeAdapter[Version] = TypeAdapter(Version)
+__all__ = [
+    "MAX_KEPT_BYTES",
+    "MAX_VERSIONS",
+    "MAX_VERSION_AGE",
+    "Author",
+    "Version",
+    "changed_meanwhile",
+    "diff_versions",
+    "edit_text",
+    "encode_text",
+    "list_versions",
+    "read_version",
+    "recorded_change",
+    "remove_with_version",
+    "replace_with_version",
+    "restore_version",
+    "undo",
+]
 
 
 def replace_with_version(workspace: Workspace, name: str, data: bytes, held: Held, *, author: Author) -> str | None:
@@ -94,7 +82,7 @@ def remove_with_version(workspace: Workspace, name: str, held: Held, *, author: 
         return None
     with recorded_change(workspace, name, old, None, author=author) as version_id:
         held.assert_held()
-        remove_file(workspace, name)
+        remove_file(workspace.root, name)
     return version_id
 
 
@@ -180,125 +168,6 @@ def recorded_change(
         with suppress(PersistenceError):
             append_audit(workspace, replace(line, action="failed", time=now_iso()))
         raise
-
-
-def keep_version(workspace: Workspace, name: str, data: bytes, *, author: Author) -> str:
-    """Keep bytes of a file durably; returns the version's id. The caller holds the file's lock.
-
-    The oldest versions of the file beyond `MAX_VERSIONS` or `MAX_VERSION_AGE` go; the newest always stays. Contexts that were
-    put away are not versions of one text but the only copies of what was said, and all stay.
-    """
-    etag, ids = etag_of(data), version_ids(workspace, name)
-    now = datetime.now(UTC)
-    if ids:  # the order of the ids is the order of the writes, also when the clock was set back
-        now = max(now, _time_of(ids[-1]) + timedelta(microseconds=1))
-    version_id = f"{now.strftime(_STAMP)}-{etag[:12]}"
-    created = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    reason = one_line(author.reason)
-    meta = Version(version_id, name, created, author.by, reason, author.turn, len(data), etag)
-    path = workspace.version(name, version_id)
-    # Only the bytes must survive a power loss: their id says when they were replaced, and proves that they are complete.
-    _write_new(workspace, path + META_SUFFIX, _version.dump_json(meta), sync=False)
-    _write_new(workspace, path, data, sync=True)
-    sync_folder(workspace.root, split_name(path)[0])
-    if not name.endswith(_NEVER_PRUNED):
-        _prune(workspace, name, [*ids, version_id], now)
-    return version_id
-
-
-def _write_new(workspace: Workspace, path: str, data: bytes, *, sync: bool) -> None:
-    fd = open_regular(workspace.root, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(fd, data)
-        if sync:
-            os.fsync(fd)
-    except OSError as err:
-        raise translate(err, path) from err
-    finally:
-        os.close(fd)
-
-
-def _prune(workspace: Workspace, name: str, ids: list[str], now: datetime) -> None:
-    oldest, too_old = len(ids) - MAX_VERSIONS, (now - MAX_VERSION_AGE).strftime(_STAMP)
-    gone = [each for place, each in enumerate(ids[:-1]) if place < oldest or each < too_old]
-    if gone:
-        with opened_folder(workspace.root, workspace.version(name, "")) as fd:
-            for entry in (part for each in gone for part in (each, each + META_SUFFIX)):
-                with suppress(OSError):  # whatever stays is tried again at the next write
-                    os.unlink(entry, dir_fd=fd)
-
-
-def remove_version(workspace: Workspace, name: str, version_id: str) -> None:
-    """Remove one version for good; nothing happens when it is gone already."""
-    path = workspace.version(name, version_id)
-    remove_file(workspace, path)
-    remove_file(workspace, path + META_SUFFIX)
-
-
-def remove_file(workspace: Workspace, name: str) -> None:
-    """Unlink a file durably, never through a link; nothing happens when it is absent. Raises StoreFaultError."""
-    folder, last = split_name(name)
-    try:
-        with opened_folder(workspace.root, folder) as folder_fd:
-            os.unlink(last, dir_fd=folder_fd)
-            os.fsync(folder_fd)
-    except FileNotFoundError:
-        return
-    except OSError as err:
-        raise translate(err, name) from err
-
-
-def version_ids(workspace: Workspace, name: str) -> list[str]:
-    """The ids of a file's versions, oldest first; also of those whose bytes are not complete."""
-    try:
-        with opened_folder(workspace.root, workspace.version(name, "")) as fd, os.scandir(fd) as entries:
-            return sorted(entry.name for entry in entries if _ID.match(entry.name))
-    except FileNotFoundError:
-        return []
-
-
-def _time_of(version_id: str) -> datetime:
-    try:
-        return datetime.strptime(version_id.partition("-")[0], _STAMP).replace(tzinfo=UTC)
-    except ValueError:  # digits that make no date: somebody else's file
-        return datetime.fromtimestamp(0, UTC)
-
-
-def list_versions(workspace: Workspace, name: str) -> list[Version]:
-    """The kept versions of a file, newest first. A file that never was has none."""
-    found = [_read(workspace, name, version_id) for version_id in reversed(version_ids(workspace, name))]
-    return [version[0] for version in found if version is not None]
-
-
-def read_version(workspace: Workspace, name: str, version_id: str) -> tuple[Version, bytes]:
-    """A version with its bytes. Raises NotFoundError."""
-    found = _read(workspace, name, version_id) if _ID.match(version_id) else None
-    if found is None:
-        raise NotFoundError(f"{name!r} has no version {version_id[:60]!r}: list its versions")
-    return found
-
-
-def _read(workspace: Workspace, name: str, version_id: str) -> tuple[Version, bytes] | None:
-    """A version with its bytes, None unless they are complete."""
-    data = read_bytes(workspace.root, workspace.version(name, version_id), limit=MAX_KEPT_BYTES)
-    if data is None or not etag_of(data).startswith(version_id.partition("-")[2]):
-        return None
-    return read_meta(workspace, name, version_id) or derived_meta(name, version_id, data), data
-
-
-def read_meta(workspace: Workspace, name: str, version_id: str) -> Version | None:
-    """What was noted of a version; None when that is lost."""
-    try:
-        data = read_bytes(workspace.root, workspace.version(name, version_id) + META_SUFFIX)
-        return None if data is None else _version.validate_json(data)
-    except (ValidationError, PersistenceError):
-        return None
-
-
-def derived_meta(name: str, version_id: str, data: bytes) -> Version:
-    """What the bytes and the id themselves say of a version."""
-    created = _time_of(version_id).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return Version(version_id, name, created, "", "", None, len(data), etag_of(data))
 
 
 def restore_version(workspace: Workspace, name: str, version_id: str, *, author: Author) -> str:
