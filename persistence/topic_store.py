@@ -30,7 +30,7 @@ from persistence.topic_view import (
     load_topic,
     search_topics,
 )
-from persistence.topics import TopicEntry, TopicIndex, drop_file, file_key, put_entry, stamp_of
+from persistence.topics import TopicEntry, TopicIndex, drop_file, file_key, next_stamp, put_entry, stamp_of
 from persistence.versions import changed_meanwhile
 from persistence.workspace import ChannelId, Workspace
 
@@ -122,7 +122,7 @@ class TopicStore:
         upkeep = self._upkeep()
         with changing(self.folder, self._waits, author=author) as change:
             target = _target(change, title)
-            entry = replace(target, stamp=stamp_of(upkeep.now), summary=line, pinned=target.pinned or pin)
+            entry = replace(target, stamp=next_stamp(target.stamp, upkeep.now), summary=line, pinned=target.pinned or pin)
             return _write(change, entry, content, mode=mode, expected_etag=expected_etag, upkeep=upkeep)
 
     def remove(self, name: str, *, author: Author) -> Removed:
@@ -262,7 +262,7 @@ def _write(
             content,
             name=entry.name,
             summary=entry.summary,
-            stamp=stamp_of(upkeep.now),
+            stamp=entry.stamp or stamp_of(upkeep.now),
             mode=mode,
             pinned=entry.pinned,
         )

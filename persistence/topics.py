@@ -8,13 +8,14 @@ import unicodedata
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 MAX_INDEX_BYTES: Final = 51_200
 PIN: Final = "[pin]"
 STALE: Final = "[stale?]"
 HEADING: Final = "# Memory Index"
+_BURST: Final = timedelta(minutes=1)
 
 _LINK = re.compile(r"\s*-\s+\[([^\]]+)\]\(([^)]*)\)(.*)\Z", re.DOTALL)
 _SEPARATOR = re.compile(r"(?:\A|\s)--(?:\s|\Z)")
@@ -157,6 +158,18 @@ def instant(stamp: str | None) -> datetime | None:
 def stamp_of(moment: datetime) -> str:
     """The canonical stamp: local time of the clock that gave `moment`, with offset, in whole seconds."""
     return moment.isoformat(timespec="seconds")
+
+
+def next_stamp(listed: str | None, moment: datetime) -> str:
+    """The stamp of a write at `moment` to a topic whose line has the stamp `listed`: a later one, also within one second.
+
+    Else a kill between file and line could not be told from a line that somebody wrote by hand. A line's stamp that is far in
+    the future is not followed.
+    """
+    before = instant(listed)
+    if before is None or not moment.replace(microsecond=0) <= before < moment + _BURST:
+        return stamp_of(moment)
+    return stamp_of((before + timedelta(seconds=1)).astimezone(moment.tzinfo))
 
 
 Row: TypeAlias = str | TopicEntry

@@ -136,6 +136,16 @@ def test_a_line_that_is_behind_its_file_is_brought_up_to_date_and_a_hand_written
     assert store.lookup("B").summary == "mine"
 
 
+def test_a_line_that_a_kill_left_behind_its_file_is_found_also_within_one_second(workspace: Workspace, memory: Path):
+    store = store_of(workspace, Clock())
+    store.write("A", "one", "first", author=AMY)
+    index = (memory / "MEMORY.md").read_bytes()
+    store.write("A", "two", "second", author=AMY)  # the clock stands
+    (memory / "MEMORY.md").write_bytes(index)
+    assert [entry.file for entry in store.status().behind] == ["a.md"]
+    assert [entry.summary for entry in store.repair(author=AMY).refreshed] == ["second"]
+
+
 def test_what_a_file_says_of_itself_cannot_act_in_the_index(workspace: Workspace, memory: Path):
     evil = '---\nname: "X](x.md) [pin]"\ndescription: "d\\n- [Forged](forged.md) -- y"\nlast_updated: 2026-08-01 [pin]\n---\n'
     put(memory, {"evil.md": evil})
@@ -151,6 +161,9 @@ def test_a_recovered_name_that_is_taken_gives_way_to_the_file_name(workspace: Wo
     put(memory, {"MEMORY.md": "- [A](a.md) -- s\n", "a.md": copy, "a-backup.md": copy})
     store_of(workspace).repair(author=AMY)
     assert sorted(entry.name for entry in store_of(workspace).list()) == ["A", "a-backup"]
+    (memory / "MEMORY.md").unlink()
+    store_of(workspace).repair(author=AMY)
+    assert sorted(entry.name for entry in store_of(workspace).list()) == ["A", "a"]
 
 
 def test_links_folders_and_files_that_are_no_topics_are_not_listed(workspace: Workspace, memory: Path):

@@ -84,7 +84,7 @@ def test_writing_again_appends_and_replacing_replaces_with_the_description_of_no
     assert store.read("A").text == "three\n"
     topic = parse_topic_file((memory / "a.md").read_text())
     assert (topic.description, topic.created) == ("third", "2026-08-10T09:30:15+02:00")
-    assert lines(memory) == ["- [A](a.md) 2026-08-11T09:30:15+02:00 -- third"]
+    assert lines(memory) == ["- [A](a.md) 2026-08-11T09:30:16+02:00 -- third"]  # later than the line that it replaces
 
 
 def test_a_write_can_pin_and_never_unpins(workspace: Workspace, memory: Path):
