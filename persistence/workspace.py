@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import secrets
 import stat
 import unicodedata
 from collections.abc import Iterator
@@ -94,6 +95,11 @@ class Workspace:
     def version(name: str, label: str) -> str:
         """Where the previous bytes of a file are kept; `label` tells its versions apart and sorts by time ("": their folder)."""
         return f"{VERSIONS}/{_as_one_part(name)}/{label}".rstrip("/")
+
+    @staticmethod
+    def quarantined(name: str) -> str:
+        """Where a file goes that is set aside whole."""
+        return f"{QUARANTINE}/{_as_one_part(name)}"
 
     @staticmethod
     def handoff(channel: ChannelId | None) -> str:
@@ -251,6 +257,8 @@ def open_workspace(root: Path) -> Workspace:
         for folder in (STATE, LOCKS, QUARANTINE, CACHE, INDEX):
             _make_state_folder(resolved / folder)
         _check_version(resolved / VERSION)
+        for folder in (resolved, resolved / STATE):
+            _sync(folder)
         next(resolved.iterdir(), None)
     except (ValueError, RuntimeError) as err:  # a NUL in the path; a link to itself
         raise WorkspaceUnusableError(f"{str(root)!r} is no path of a folder: give the workspace folder with --workspace") from err
@@ -283,10 +291,31 @@ def _check_version(path: Path) -> None:
     try:
         found = path.read_text("utf-8", "replace")
     except FileNotFoundError:
-        path.write_text(LAYOUT_VERSION, "utf-8")
+        _write_version(path)
         return
     if found.strip() != LAYOUT_VERSION.strip():
         raise WorkspaceUnusableError(
             f"the workspace has layout version {found.strip()[:20]!r}, this recalld knows {LAYOUT_VERSION.strip()!r}: "
             "start the newer recalld on it",
         )
+
+
+def _write_version(path: Path) -> None:
+    """Give the file its name when it is whole: another task may start at this moment, or this one may be killed."""
+    temp = path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(6)}")
+    try:
+        with temp.open("x", encoding="utf-8") as file:
+            file.write(LAYOUT_VERSION)
+            file.flush()
+            os.fsync(file.fileno())
+        temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

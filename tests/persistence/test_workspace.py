@@ -1,6 +1,7 @@
 """Channel ids, ts and the opening of a workspace: what is refused before any path is built, and what a start says."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 
@@ -235,6 +236,15 @@ def test_a_workspace_of_another_layout_is_left_alone(tmp_path: Path, version: by
     (tmp_path / ".recalld/VERSION").write_bytes(version)
     assert "layout version" in unusable(tmp_path)
     assert (tmp_path / ".recalld/VERSION").read_bytes() == version
+
+
+def test_processes_that_start_at_once_on_a_new_volume_all_can_use_it(tmp_path: Path):
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(60):
+            (tmp_path / str(number)).mkdir()
+            list(pool.map(open_workspace, [tmp_path / str(number)] * 8))
+            found = sorted(path.name for path in (tmp_path / str(number) / ".recalld").iterdir())
+            assert found == ["VERSION", "cache", "index", "locks", "quarantine"]
 
 
 def test_no_path_at_all_is_named(tmp_path: Path):
