@@ -119,7 +119,7 @@ async def flush_and_archive(job: MemoryJob) -> CompactionReport:
 
 
 def _measure(job: MemoryJob, system_tokens: int = 0) -> int:
-    return measure(job.context.read_tree(), job.lookup, system_tokens=system_tokens)
+    return measure(job.context.read_tree(), job.changes, system_tokens=system_tokens)
 
 
 def _find_span(job: MemoryJob, ledger: FlushLedger, reason: CompactionReason) -> Span | None:

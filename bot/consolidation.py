@@ -89,6 +89,11 @@ class MemoryJob:
         return self.stores.log(self.lane.channel).get
 
     @property
+    def changes(self) -> Lookup:
+        """Finds only the messages that were edited or deleted, without opening the log for the others."""
+        return self.stores.log(self.lane.channel).changes()
+
+    @property
     def limits(self) -> Limits:
         """How large the lane's requests may get."""
         compaction = self.settings.compaction

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import structlog
 
+from bot.commands import parse_command
 from bot.errors import BotError, LaneFullError, ModelFailedError
 from bot.message import Accepted, Answered, IncomingMessage, Replied, TurnEvent
+from bot.reply import log_stop, reply_of
 from bot.stores import Stores
-from bot.turn import log_stop, reply_of
 from persistence.errors import PersistenceError
 from persistence.log import Appended, NewMessage
 from persistence.records import LogRecord
@@ -78,6 +79,8 @@ class Lanes:
                 listener(Accepted(appended.record))
             if appended.replayed and (reply := await self._find_reply(message, appended.record)) is not None:
                 return reply
+            if (command := parse_command(message.text)) is not None and command.name == "stop":
+                await self.stop(message.lane)
             waiting = self._enqueue(message.lane, queue, appended.record, listener)
         finally:
             queue.arriving -= 1
@@ -92,12 +95,12 @@ class Lanes:
             return False
         return queue.turn.cancel()
 
-    async def run_alone(self, lane: Lane, work: Callable[[], T]) -> T:
-        """Do something with the lane's context in a thread, while no turn of the lane runs."""
+    async def run_alone(self, lane: Lane, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the lane's context while no turn of the lane runs."""
         queue = self._admit(lane)
         try:
             async with queue.alone:
-                return await asyncio.to_thread(work)
+                return await work()
         finally:
             queue.arriving -= 1
             self._drop_if_idle(lane, queue)

@@ -4,11 +4,13 @@ Opened once by the composition root; nothing here decides anything.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from bot.held import HeldTopics
 from persistence.context import Context
 from persistence.log import ChannelLog
 from persistence.rules import RulesStore
@@ -28,23 +30,29 @@ _OPEN_CONTEXTS: Final = 256
 
 
 class OwnWrites:
-    """Remembers that memory was written which a search may not see yet. Used from one event loop.
+    """Counts writes to memory, so that searches and prompts of this process see them. Used from one event loop.
 
-    What was written before this process started counts as one such write, but only for a while: a first sweep over thousands
-    of new files must not hold up every turn.
+    What was written before this process started counts as one write that a search may not see yet, but only for a while: a
+    first sweep over thousands of new files must not hold up every turn.
     """
 
     def __init__(self, indexer: IndexerProcess) -> None:
         """Bring writes up to date with `indexer`."""
         self._indexer = indexer
+        self._written: Counter[ChannelId | None] = Counter()
         self._marked = 1
         self._settled = 0
         self._started = time.monotonic()
 
-    def mark(self) -> None:
-        """A memory file was written."""
+    def mark(self, channel: ChannelId | None = None) -> None:
+        """A memory file of a channel, or a global one, was written."""
+        self._written[channel] += 1
         self._marked += 1
         self._indexer.wake()
+
+    def seen_from(self, channel: ChannelId) -> int:
+        """How many writes there were to what a channel may see."""
+        return self._written[channel] + self._written[None]
 
     async def settle(self, timeout_s: float) -> bool:
         """Wait until every marked write is searchable, at most `timeout_s`; costs nothing when there is none."""
@@ -66,6 +74,7 @@ class Stores:
     searcher: Searcher
     indexer: IndexerProcess
     rules: RulesStore
+    held: HeldTopics
     log: Callable[[ChannelId], ChannelLog]
     context: Callable[[Lane], Context]
 
@@ -96,6 +105,7 @@ def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Sear
         writes=OwnWrites(indexer),
         settings=settings,
         rules=RulesStore(workspace),
+        held=HeldTopics(),
         searcher=searcher,
         indexer=indexer,
         log=log,

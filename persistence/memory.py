@@ -41,16 +41,18 @@ class Note:
 
 def load_memory_layers(workspace: Workspace, channel: ChannelId | None) -> list[MemoryLayer]:
     """The global layer and then the channel's; absent and blank ones are left out. Raises UnsafeObjectError, TooLargeError."""
-    scopes: list[tuple[Literal["global", "channel"], ChannelId | None]] = [("global", None)]
-    if channel is not None:
-        scopes.append(("channel", channel))
-    layers = []
-    for scope, owner in scopes:
-        path = Workspace.memory(owner)
-        file = read_text(workspace.root, path)
-        if file is not None and file.text.strip():
-            layers.append(MemoryLayer(scope, path, file.text.replace("\r\n", "\n"), file.etag, file.utf8))
-    return layers
+    owners = [None] if channel is None else [None, channel]
+    return [layer for owner in owners if (layer := load_memory_layer(workspace, owner)) is not None]
+
+
+def load_memory_layer(workspace: Workspace, channel: ChannelId | None) -> MemoryLayer | None:
+    """The global layer (`channel` None) or a channel's own; None when it is absent or blank. Raises as above."""
+    path = Workspace.memory(channel)
+    file = read_text(workspace.root, path)
+    if file is None or not file.text.strip():
+        return None
+    scope: Literal["global", "channel"] = "global" if channel is None else "channel"
+    return MemoryLayer(scope, path, file.text.replace("\r\n", "\n"), file.etag, file.utf8)
 
 
 def append_note(

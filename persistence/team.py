@@ -105,6 +105,10 @@ class TeamMemory:
         self._now = now
         self.runs = Runs(workspace, channel, roles=self._roles, now=now)
 
+    def exists(self) -> bool:
+        """Whether the team's memory was ever made here."""
+        return self._stands(self._index)
+
     def init(self, *, author: Author) -> list[str]:
         """Make what is missing of the tree, and return the names of the files made; what is there is never changed."""
         with self._locked():

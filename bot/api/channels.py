@@ -1,6 +1,7 @@
 """Routes of channels, their history and their contexts."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -9,7 +10,6 @@ from bot.api.access import MAX_PAGE, ChannelDep, LanesDep, StoresDep, decode_cur
 from bot.api.preview import preview_prompt
 from bot.api.problems import responses
 from bot.api.schemas import (
-    ArchivedOut,
     ChannelOut,
     ChannelPage,
     EntryOut,
@@ -21,7 +21,11 @@ from bot.api.schemas import (
     Ts,
     message_out,
 )
+from bot.briefing import open_job
+from bot.compacting import CompactionReport, flush_and_archive, flush_and_compact
+from bot.consolidation import MemoryJob
 from bot.errors import BodyInvalidError, NotFoundError
+from bot.lanes import Lanes
 from bot.stores import Stores
 from persistence.context import Context
 from persistence.workspace import ChannelId, Lane, is_ts
@@ -120,11 +124,33 @@ async def read_context(
     return await asyncio.to_thread(read)
 
 
-@router.delete("/{channel}/context", responses=responses("channel_invalid", "store_busy"))
-async def archive_context(channel: ChannelDep, stores: StoresDep, lanes: LanesDep, thread_ts: Ts | None = None) -> ArchivedOut:
-    """Put the lane's context aside and start afresh; history and memory stay. Waits for a running turn of the lane."""
-    lane = Lane(channel, thread_ts)
-    return ArchivedOut(archived=await lanes.run_alone(lane, stores.context(lane).archive))
+@router.delete("/{channel}/context", responses=responses("channel_invalid", "store_busy", "model_error", "turn_timeout"))
+async def archive_context(
+    channel: ChannelDep, stores: StoresDep, lanes: LanesDep, thread_ts: Ts | None = None
+) -> CompactionReport:
+    """Put the lane's context aside and start afresh, after what matters in it was written down; history and memory stay."""
+    return await _tidy(stores, lanes, Lane(channel, thread_ts), flush_and_archive)
+
+
+@router.post("/{channel}/context/compact", responses=responses("channel_invalid", "store_busy", "model_error", "turn_timeout"))
+async def compact_context(
+    channel: ChannelDep, stores: StoresDep, lanes: LanesDep, thread_ts: Ts | None = None
+) -> CompactionReport:
+    """Sum up the older part of the lane's context, after what matters in it was written down."""
+    return await _tidy(stores, lanes, Lane(channel, thread_ts), lambda job: flush_and_compact(job, reason="manual"))
+
+
+async def _tidy(
+    stores: Stores, lanes: Lanes, lane: Lane, work: Callable[[MemoryJob], Awaitable[CompactionReport]]
+) -> CompactionReport:
+    """Do it while no turn of the lane runs."""
+
+    async def alone() -> CompactionReport:
+        report = await work(await open_job(stores, lane))
+        stores.held.forget(lane)
+        return report
+
+    return await lanes.run_alone(lane, alone)
 
 
 @router.get("/{channel}/prompt", responses=responses("channel_invalid"))

@@ -29,6 +29,8 @@ from persistence.documents import (
     write_document,
 )
 from persistence.versions import Version, diff_versions, list_versions, read_version, restore_version
+from persistence.workspace import parse_channel_id
+from semantic.scanner import classify
 
 router = APIRouter(prefix="/v1", tags=["files"])
 _READ_CODES = ("not_found", "forbidden", "unsafe_object", "too_large")
@@ -164,10 +166,16 @@ async def write_file(
     written = await asyncio.to_thread(
         write_document, stores.workspace, path, text, author=HTTP, if_match=if_match, if_none_match=if_none_match
     )
-    stores.writes.mark()
+    _mark(stores, path)
     response.headers["ETag"] = f'"{written.etag}"'
     response.status_code = 201 if written.created else 200
     return written
+
+
+def _mark(stores: Stores, path: str) -> None:
+    """Tell searches and prompts that a file changed, when it is one of memory or a skill."""
+    if (placed := classify(path)) is not None:
+        stores.writes.mark(None if placed[1] is None else parse_channel_id(placed[1]))
 
 
 def _decode(body: bytes) -> str:
@@ -181,7 +189,7 @@ def _decode(body: bytes) -> str:
 async def delete_file(path: str, stores: StoresDep, if_match: Annotated[str | None, Header()] = None) -> RemovedOut:
     """Remove a file; its bytes stay as a version until they are forgotten."""
     version = await asyncio.to_thread(delete_document, stores.workspace, path, author=HTTP, if_match=if_match)
-    stores.writes.mark()
+    _mark(stores, path)
     return RemovedOut(version=version)
 
 
@@ -189,7 +197,7 @@ async def delete_file(path: str, stores: StoresDep, if_match: Annotated[str | No
 async def append_file(path: str, body: AppendBody, stores: StoresDep) -> AppendedText:
     """Add a text at the end of a file, atomically among writers; needs no condition."""
     appended = await asyncio.to_thread(append_document, stores.workspace, path, body.text, author=HTTP, heading=body.heading)
-    stores.writes.mark()
+    _mark(stores, path)
     return appended
 
 
@@ -198,7 +206,7 @@ async def restore_file(path: str, body: RestoreBody, stores: StoresDep) -> Resto
     """Make a version the file again; what it replaces becomes a version itself."""
     name = writable_name(stores.workspace, path)
     etag = await asyncio.to_thread(restore_version, stores.workspace, name, body.version, author=HTTP)
-    stores.writes.mark()
+    _mark(stores, path)
     return RestoredOut(etag=etag)
 
 

@@ -5,7 +5,6 @@ import uuid
 from typing import Final
 
 import structlog
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.api.problems import problem
@@ -13,6 +12,7 @@ from bot.errors import BodyTooLargeError
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+_DISCARDED_BYTES: Final = 16 * 1024 * 1024
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
@@ -42,7 +42,7 @@ class Guard:
                 refusal = problem("forbidden", "without keys recalld answers requests for localhost only")
                 await refusal(scope, receive, send)
             elif _declared_size(headers) > (limit := _limit_of(scope)):
-                await _too_large(limit)(scope, receive, send)
+                await _refuse_body(limit, scope, receive, send)
             else:
                 await self._run_limited(scope, receive, send, limit)
         finally:
@@ -66,15 +66,22 @@ class Guard:
 
         await self._app(scope, limited, sending)
         if seen > limit:
-            await _too_large(limit)(scope, receive, send)
+            await _refuse_body(limit, scope, receive, send)
 
 
 def _limit_of(scope: Scope) -> int:
     return MAX_FILE_BYTES if scope["path"].startswith("/v1/files/") and scope["method"] == "PUT" else MAX_BODY_BYTES
 
 
-def _too_large(limit: int) -> Response:
-    return problem("too_large", f"the body is over {limit} bytes", headers={"Connection": "close"})
+async def _refuse_body(limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 413. Some of what is still coming is thrown away first: a client that is sending would not see the answer."""
+    left = _DISCARDED_BYTES
+    while left > 0:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+        left -= len(message.get("body", b""))
+    await problem("too_large", f"the body is over {limit} bytes")(scope, receive, send)
 
 
 def _request_id(given: str) -> str:

@@ -5,9 +5,10 @@ import time
 from typing import Literal
 
 from bot.api.schemas import PromptMessageOut, PromptOut, section_out
+from bot.briefing import load_prompt, open_job, peek_topics, recall
+from bot.consolidation import MemoryJob
 from bot.prompt import Prompt, estimate_tokens
 from bot.stores import Stores
-from bot.turn import CONTEXT_BUDGET_TOKENS, load_prompt, recall
 from persistence.context import Context
 from persistence.records import (
     AssistantMessage,
@@ -28,25 +29,25 @@ PREVIEW_USER = "preview"
 
 async def preview_prompt(stores: Stores, lane: Lane, text: str) -> PromptOut:
     """System text, messages and sections as a turn for `text` in `lane` would get them now."""
-    settings = (await asyncio.to_thread(stores.settings.load)).values
-    passages = await recall(stores, lane, text, settings=settings)
-    prompt = await asyncio.to_thread(load_prompt, stores.workspace, lane, settings, surface="http", passages=passages)
-    earlier = await asyncio.to_thread(_earlier_messages, stores, lane)
+    job = await open_job(stores, lane)
+    passages = await recall(stores, lane, text, settings=job.settings)
+    context = Context(stores.workspace, lane)  # one of its own: a turn may be using the shared one
+    prompt = await asyncio.to_thread(load_prompt, job, context, surface="http", passages=passages, take=peek_topics(job))
     asked = LogRecord(ts=f"{time.time():.6f}", text=text, user=PREVIEW_USER, thread_ts=lane.thread_ts)
+    earlier = await asyncio.to_thread(_earlier_messages, job, context, estimate_tokens(prompt.system))
     return _out(prompt, earlier, wrap_message(asked))
 
 
-def _earlier_messages(stores: Stores, lane: Lane) -> list[Message]:
-    context = Context(stores.workspace, lane)  # one of its own: a turn may be using the shared one
-    log = stores.log(lane.channel)
-    news = preview_sync(log, context, stores.workspace, current_ts=f"{time.time() + 1:.6f}")
-    built = context.build_messages(budget_tokens=CONTEXT_BUDGET_TOKENS, lookup=log.changes())
-    return [*built.messages, *news]
+def _earlier_messages(job: MemoryJob, context: Context, system_tokens: int) -> list[Message]:
+    log = job.stores.log(job.lane.channel)
+    news = preview_sync(log, context, job.stores.workspace, current_ts=f"{time.time() + 1:.6f}")
+    room = max(0, job.limits.threshold_tokens - system_tokens)
+    return [*context.build_messages(budget_tokens=room, lookup=job.changes).messages, *news]
 
 
 def _out(prompt: Prompt, earlier: list[Message], asked: str) -> PromptOut:
     messages = [PromptMessageOut(role=_role(message), text=_text(message)) for message in earlier]
-    messages.append(PromptMessageOut(role="user", text="\n".join(part for part in (asked, prompt.recall) if part)))
+    messages.append(PromptMessageOut(role="user", text="\n".join(part for part in (asked, prompt.beside) if part)))
     return PromptOut(
         system=prompt.system,
         messages=messages,

@@ -209,12 +209,6 @@ class StopOut(BaseModel):
     stopped: bool
 
 
-class ArchivedOut(BaseModel):
-    """Where the old context was put; null when there was none."""
-
-    archived: str | None
-
-
 def message_out(record: LogRecord) -> MessageOut:
     """A log record on the wire; a deleted one has lost its text."""
     extra = record.model_extra or {}

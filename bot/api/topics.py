@@ -99,7 +99,7 @@ async def list_topics(
 async def repair_topics(stores: StoresDep, channel: ScopeQuery = None) -> RepairReport:
     """Make index, files and the list of removed topics agree again. A second run changes nothing."""
     report = await asyncio.to_thread(_store(stores, channel).repair, author=HTTP)
-    stores.writes.mark()
+    stores.writes.mark(_scope(channel))
     return report
 
 
@@ -131,7 +131,7 @@ async def write_topic(name: str, body: TopicBody, stores: StoresDep) -> Written:
         mode=body.mode,
         expected_etag=body.expected_etag,
     )
-    stores.writes.mark()
+    stores.writes.mark(_scope(body.channel))
     return written
 
 
@@ -139,20 +139,26 @@ async def write_topic(name: str, body: TopicBody, stores: StoresDep) -> Written:
 async def remove_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Removed:
     """Take a topic out of the index; its file stays, and it is remembered that it was removed."""
     removed = await asyncio.to_thread(_store(stores, channel).remove, name, author=HTTP)
-    stores.writes.mark()
+    stores.writes.mark(_scope(channel))
     return removed
 
 
 @router.post("/topics/{name}/pin", responses=responses(*_NAME_CODES, "storage_full"))
 async def pin_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Pinned:
     """Pin a topic: never stale, first in the prompt, can't be removed."""
-    return await asyncio.to_thread(_store(stores, channel).pin, name, pinned=True, author=HTTP)
+    return await _set_pin(stores, name, channel, pinned=True)
 
 
 @router.post("/topics/{name}/unpin", responses=responses(*_NAME_CODES, "storage_full"))
 async def unpin_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Pinned:
     """Unpin a topic."""
-    return await asyncio.to_thread(_store(stores, channel).pin, name, pinned=False, author=HTTP)
+    return await _set_pin(stores, name, channel, pinned=False)
+
+
+async def _set_pin(stores: Stores, name: str, channel: str | None, *, pinned: bool) -> Pinned:
+    done = await asyncio.to_thread(_store(stores, channel).pin, name, pinned=pinned, author=HTTP)
+    stores.writes.mark(_scope(channel))
+    return done
 
 
 @router.get("/rules", responses=responses())

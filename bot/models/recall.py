@@ -38,8 +38,8 @@ _NOTE_PLACE: Final = re.compile(r"(?:^|/)MEMORY\.md#L\d+-L\d+$")
 
 HELP: Final = (
     "I am builtin/recall, a small program, not a language model. I remember what you tell me to (“remember that …”), forget it "
-    "(“forget …”), find it again by meaning (“when …?”, “what do you know about …?”) and in this channel's history (“who said …?”), "
-    "and always name the source."
+    "(“forget …”), find it again by meaning (“when …?”, “what do you know about …?”) and in this channel's history (“who said "
+    "…?”), and always name the source. /help lists the commands."
 )
 NOTHING: Final = "I have nothing about that in memory or in this channel's history."
 LOGGED: Final = (

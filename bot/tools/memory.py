@@ -88,7 +88,7 @@ async def memory_append(ctx: RunContext[Bench], text: Annotated[str, Field(min_l
         note = await asyncio.to_thread(append_note, bench.stores.workspace, bench.lane.channel, text, author=bench.author)
     except PersistenceError as err:
         return result(error=str(err), code=err.code)
-    bench.stores.writes.mark()
+    bench.stores.writes.mark(bench.lane.channel)
     passage = Passage(note.path, note.start_line, note.end_line, 1.0, text)
     bench.seen.append(passage)
     return result(source=passage.source, text=text)
@@ -113,5 +113,5 @@ async def memory_forget(
         )
     except PersistenceError as err:
         return result(error=str(err), code=err.code)
-    bench.stores.writes.mark()
+    bench.stores.writes.mark(bench.lane.channel)
     return result(path=note.path, line=note.start_line, removed=text)

@@ -100,7 +100,7 @@ async def topic_write(
         lambda: store.write(name, content, summary, mode=mode, pin=pin, author=bench.author),
         lambda written: {"created": written.created, "file": written.file},
     )
-    bench.stores.writes.mark()
+    bench.stores.writes.mark(bench.lane.channel)
     return answer
 
 
@@ -114,7 +114,7 @@ async def topic_remove(ctx: RunContext[Bench], name: Name) -> str:
     bench = ctx.deps
     store = _store(bench, "channel")
     answer = await _answer(lambda: store.remove(name, author=bench.author), lambda removed: {"removed": removed.entry.name})
-    bench.stores.writes.mark()
+    bench.stores.writes.mark(bench.lane.channel)
     return answer
 
 

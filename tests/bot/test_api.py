@@ -313,8 +313,9 @@ def test_channels_are_listed_page_by_page(client):
 
 def test_a_context_can_be_put_aside(client, server):
     post(client, "fresh-start", "remember that we like tea")
-    archived = client.delete("/v1/channels/fresh-start/context").json()["archived"]
-    assert (server.workspace / archived).is_file()
+    report = client.delete("/v1/channels/fresh-start/context").json()
+    assert report["status"] == "archived"
+    assert (server.workspace / report["kept_as"]).is_file()
     items = client.get("/v1/channels/fresh-start/context").json()["items"]
     assert not [item for item in items if item["type"] == "message"]
     body = post(client, "fresh-start", "hello").json()

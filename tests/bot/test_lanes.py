@@ -244,7 +244,11 @@ async def test_work_on_a_context_waits_for_the_lane_s_turn(turns, lanes):
     order = []
     task = asyncio.create_task(lanes.submit(message("hello")))
     await settle(lambda: turns.running == 1)
-    alone = asyncio.create_task(lanes.run_alone(message("").lane, lambda: order.append("alone")))
+
+    async def note():
+        order.append("alone")
+
+    alone = asyncio.create_task(lanes.run_alone(message("").lane, note))
     await asyncio.sleep(0.05)
     assert order == []
     turns.gate.set()

@@ -51,7 +51,7 @@ def test_pinned_topics_are_not_removed_and_removed_ones_stay_away(client, server
     assert removed["file_kept"]
     assert (server.workspace / "memory" / "otter.md").is_file()
     assert_problem(client.get("/v1/topics/Otter"), 404, "not_found")
-    assert client.post("/v1/topics/repair").json()["added"] == []
+    assert "Otter" not in [entry["name"] for entry in client.post("/v1/topics/repair").json()["added"]]
     assert_problem(client.get("/v1/topics/Otter"), 404, "not_found")
 
 

@@ -54,8 +54,8 @@ def test_recalled_passages_do_not_change_the_system_prefix():
     without = build(layers=[layer("x")])
     with_passages = build(layers=[layer("x")], passages=[Passage("memory/a.md", 3, 4, 0.9, "recalled words")])
     assert with_passages.system == without.system
-    assert "recalled words" in with_passages.recall
-    assert "memory/a.md#L3-L4" in with_passages.recall
+    assert "recalled words" in with_passages.beside
+    assert "memory/a.md#L3-L4" in with_passages.beside
 
 
 def fence_of(prompt):
@@ -78,7 +78,7 @@ def test_every_fenced_text_stands_between_one_opening_and_one_closing_line(text)
     fence = fence_of(prompt)
     body = prompt.system.partition("## Current memory")[2]
     assert body.count(f"<{fence} ") == body.count(f"</{fence}>") == 1
-    assert prompt.recall.count(f"<{fence} ") == prompt.recall.count(f"</{fence}>") == 1
+    assert prompt.beside.count(f"<{fence} ") == prompt.beside.count(f"</{fence}>") == 1
 
 
 def test_a_file_name_cannot_leave_the_fence_either():
