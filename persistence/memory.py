@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from persistence.errors import BodyInvalidError, NotFoundError
+from persistence.errors import BodyInvalidError, NotFoundError, SecretDetectedError
 from persistence.files import read_text
+from persistence.secrets import REDACTED
 from persistence.versions import Author, edit_text
 from persistence.workspace import ChannelId, Workspace
 
@@ -70,6 +71,8 @@ def append_note(
     UnsafeObjectError, TooLargeError and StoreBusyError; the file is unchanged then.
     """
     path = Workspace.memory(channel)
+    if REDACTED in text:  # it came from a logged message
+        raise SecretDetectedError("the note held a secret, which was taken out of the message: write it down without the secret")
     body = _note_body(text)
     title = " ".join((heading or "").split())
     start_line = 0

@@ -56,6 +56,9 @@ _ROLE = re.compile(
 _ROLE_FIELD = re.compile(r"[\"']role[\"']\s{0,20}:\s{0,20}[\"'](?:user|human|assistant|system|tool|developer|model)[\"']")
 _CONTENT_FIELD = re.compile(r"[\"'](?:content|parts)[\"']\s{0,20}:")
 
+REDACTED: Final = "[redacted:"
+"""How what stands in a secret's place begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class SecretFinding:
@@ -78,7 +81,7 @@ def redact(text: str) -> str:
     """The text with each finding replaced by `[redacted:<kind>]`; doing it twice changes nothing more."""
     parts, at = [], 0
     for finding in find_secrets(text):
-        parts += [text[at : finding.start], f"[redacted:{finding.kind}]"]
+        parts += [text[at : finding.start], f"{REDACTED}{finding.kind}]"]
         at = finding.end
     return "".join([*parts, text[at:]]) if parts else text
 
