@@ -173,13 +173,18 @@ class Held:
         return Held(self._fd, self._name, proofs=(*self._proofs, proof))
 
     def assert_held(self) -> None:
-        """Write through the lock's own descriptor; the kernel answers EIO when the lock was lost (facts: fencing)."""
+        """Write through the lock's own descriptor; the kernel answers EIO when the lock was lost (facts: fencing).
+
+        Raises StoreBusyError then, and StorageFullError when there is no room for those few bytes: the lock is held all the same.
+        """
         for proof in self._proofs:
             proof()
         try:
             os.pwrite(self._fd, secrets.token_hex(8).encode(), 0)
             os.fdatasync(self._fd)
         except OSError as err:
+            if isinstance(full := translate(err, self._name), StorageFullError):
+                raise full from err
             raise StoreBusyError(f"the lock of {self._name!r} was lost while it was held: nothing was written") from err
 
 

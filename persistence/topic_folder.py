@@ -5,13 +5,14 @@ Which changes are made, and under which lock, is decided in `topic_store`.
 
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from persistence.errors import PersistenceError, RollbackFailedError, UnsafeObjectError
+from persistence.errors import PersistenceError, RollbackFailedError, StorageFullError, UnsafeObjectError
 from persistence.files import (
     Held,
     locked,
@@ -168,7 +169,6 @@ class TopicFolder:
         with suppress(FileNotFoundError), opened_folder(self.home.root, self.folder) as fd:
             try:
                 os.unlink(file, dir_fd=fd)
-                os.fsync(fd)
             except FileNotFoundError:
                 return
             except OSError as err:
@@ -176,29 +176,56 @@ class TopicFolder:
 
     @contextmanager
     def all_or_nothing(self, files: Iterable[str], held: Held) -> Iterator[None]:
-        """Put these files back as they were if the block fails. Raises RollbackFailedError when that fails too."""
-        before = {file: read_bytes(self.home.root, self.name(file), limit=_KEPT_BYTES) for file in files}
+        """Put these files back as they were if the block fails. Raises RollbackFailedError when that fails too.
+
+        Each one has a second name meanwhile, so that going back is a rename and needs no space on a full disk.
+        """
+        before: dict[str, str | None] = {}
         try:
+            for file in files:
+                before[file] = self._link(file, held)
             yield
         except BaseException as err:
-            failed = [self.name(file) for file, data in before.items() if not self._is_put_back(file, data, held)]
+            failed = [self.name(file) for file, kept in before.items() if not self._is_put_back(file, kept, held)]
             if failed:
                 raise RollbackFailedError(
                     f"a change failed half-way ({err}) and could not be taken back: look at {', '.join(failed)}, then repair",
                     names=tuple(failed),
                 ) from err
             raise
+        finally:
+            for kept in before.values():
+                if kept is not None:
+                    with suppress(PersistenceError):  # the next sweep finds it
+                        self._unlink(kept)
 
-    def _is_put_back(self, file: str, data: bytes | None, held: Held) -> bool:
+    def _link(self, file: str, held: Held) -> str | None:
+        """A second name for a file, one that a sweep removes; None when there is no such file. A copy where links can't be."""
+        kept = f".{file}.tmp-{os.getpid()}-{secrets.token_hex(6)}"
         try:
-            if read_bytes(self.home.root, self.name(file), limit=_KEPT_BYTES) == data:
-                return True
+            with opened_folder(self.home.root, self.folder) as fd:
+                os.link(file, kept, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            data = read_bytes(self.home.root, self.name(file), limit=_KEPT_BYTES)
             if data is None:
+                return None
+            replace_bytes(self.home.root, self.name(kept), data, held)
+        return kept
+
+    def _is_put_back(self, file: str, kept: str | None, held: Held) -> bool:
+        try:
+            with suppress(StorageFullError):
                 held.assert_held()
-                self._unlink(file)
-            else:
-                replace_bytes(self.home.root, self.name(file), data, held)
-        except PersistenceError:
+            with opened_folder(self.home.root, self.folder) as fd:
+                if kept is None:
+                    with suppress(FileNotFoundError):
+                        os.unlink(file, dir_fd=fd)
+                else:
+                    os.rename(kept, file, src_dir_fd=fd, dst_dir_fd=fd)
+                os.fsync(fd)
+        except (OSError, PersistenceError):
             return False
         return True
 

@@ -43,6 +43,7 @@ class _Shared:
     """The shared side while it is planned, keyed by folded file name."""
 
     hashes: dict[str, str]
+    spelled: dict[str, str]
     listed: set[str]
     taken: set[str]
     removed: AbstractSet[str]
@@ -60,6 +61,7 @@ def plan_steps(local: Side, shared: Side, *, suffix: str = SUFFIX) -> list[Merge
     listed = {fold(entry.file) for entry in shared.entries}
     target = _Shared(
         hashes={fold(file): value for file, value in shared.hashes.items()},
+        spelled={fold(file): file for file in shared.hashes},
         listed=listed,
         taken={fold(file) for file in shared.names} | listed,
         removed={fold(file) for file in local.removed | shared.removed},
@@ -85,6 +87,7 @@ def _plan_step(entry: TopicEntry, content: str | None, shared: _Shared, *, there
     if key in shared.removed:
         return MergeStep("removed", entry)
     action: MergeAction = "copy" if target == entry.file else "rename"
+    target = shared.spelled.setdefault(key, target)
     if key in shared.hashes:
         action = "identical" if key in shared.listed else "add_line"
     namesake = shared.named.setdefault(key_of(entry.name), target)

@@ -288,7 +288,8 @@ def test_a_plan_overwrites_nothing_and_a_second_one_adds_nothing(local: Side, sh
             assert step.target.casefold() not in {file.casefold() for file in (*hashes, *listed)}
             hashes[step.target] = local.hashes[step.entry.file]
         if step.action in ("copy", "rename", "add_line"):
-            assert step.target not in listed
+            assert step.target.casefold() not in {file.casefold() for file in listed}
+            assert step.target in hashes
             listed.append(step.target)
     entries = [TopicEntry(f"N {file}", file, None, pinned=False, stale=False, summary="", line=0) for file in listed]
     again = plan_steps(local, Side(entries, hashes, shared.removed, frozenset(hashes)))

@@ -62,6 +62,7 @@ def test_a_removed_topic_never_comes_back_even_when_the_list_of_removals_is_lost
     (memory / ".ocl-removed").unlink()
     (memory / "MEMORY.md").unlink()
     assert store.status().unindexed == ("b.md",)
+    assert store.search("x") == []
     report = store.repair(author=AMY)
     assert [entry.file for entry in report.added] == ["b.md"]
     assert report.removed_again == ("a.md",)

@@ -187,9 +187,11 @@ def test_a_search_shows_a_hit_in_a_file_that_is_not_listed(store: TopicStore):
     )  # fmt: skip
 
 
-def test_a_search_never_shows_a_removed_topic(store: TopicStore):
+def test_a_search_never_shows_a_removed_topic(store: TopicStore, workspace: Workspace):
     store.remove("Zeta One", author=Author("cli"))
     assert store.search("zeta-one") == []
+    put(workspace, "memory/.ocl-removed", "drift.md\n")  # as another tool removes one
+    assert store.search("gearbox") == []
 
 
 def test_a_search_sees_the_first_part_of_a_file_and_120_characters_of_a_line(store: TopicStore, workspace: Workspace):

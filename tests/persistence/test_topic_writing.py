@@ -555,6 +555,7 @@ def test_a_write_that_cannot_publish_the_index_takes_the_topic_back(workspace: W
     store.remove("B", author=AMY)
     break_versions_of(workspace, "memory/MEMORY.md")
     before = {name: data for name, (data, _) in tree(memory).items()}
+    inode = (memory / "a.md").stat().st_ino
     for act in (
         lambda: store.write("A", "two", "t", author=AMY),
         lambda: store.write("New", "two", "t", author=AMY),
@@ -566,6 +567,7 @@ def test_a_write_that_cannot_publish_the_index_takes_the_topic_back(workspace: W
             act()
         assert caught.value.code == "unsafe_object"
         assert leftovers(memory) == []
+        assert (memory / "a.md").stat().st_ino == inode, "it is the old file itself: going back needs no space"
         assert {name: data for name, (data, _) in tree(memory).items()} == before
 
 
@@ -588,7 +590,8 @@ def test_a_change_that_cannot_be_taken_back_names_the_files_to_look_at(workspace
 
     def change_and_break() -> None:
         with locked(workspace.root, "x", workspace.lock_of("x")) as held, folder.all_or_nothing(("a.md", "MEMORY.md"), held):
-            (memory / "MEMORY.md").write_text("half\n")
+            put(memory, {"new": "half\n"})
+            (memory / "new").replace(memory / "MEMORY.md")
             (memory / "a.md").unlink()
             (memory / "a.md").mkdir()
             raise OSError("the disk")
