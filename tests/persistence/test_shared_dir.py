@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,7 @@ def test_a_busy_directory_means_no_copy_and_no_sentinel_and_a_later_merge_succee
     workspace: Workspace, local: Path, shared: Path, which
 ):
     shared.mkdir(parents=True)
+    started = time.monotonic()
     if which == "tool":
         put(shared, {".lock": f"{os.getpid()}\t1\tabc"})
         with pytest.raises(StoreBusyError):
@@ -160,6 +162,7 @@ def test_a_busy_directory_means_no_copy_and_no_sentinel_and_a_later_merge_succee
         root, name = (workspace.root, "memory/MEMORY.md") if which == "local" else (shared, "MEMORY.md")
         with locked(root, name, workspace.lock_of(name)), pytest.raises(StoreBusyError):
             merge(workspace, shared, author=AMY)
+    assert time.monotonic() - started < 3, "the local lock is not held for as long as a write waits for a shared one"
     assert not (local / ".shared-dir-migrated").exists()
     assert not (shared / "docker.md").exists()
     assert merge(workspace, shared, author=AMY).merged
@@ -227,6 +230,7 @@ def test_a_removal_in_the_shared_directory_is_remembered_there_and_a_write_clear
 
 MERGER = """
 import sys
+import time
 from pathlib import Path
 from persistence.audit import Author
 from persistence.errors import StoreBusyError

@@ -72,6 +72,7 @@ def test_every_spelling_of_the_retired_recap_is_refused(name: str):
 def test_a_name_has_at_most_120_characters_and_its_slug_80_bytes():
     assert len(check_topic_name("x" * 120)) == 120
     assert slug_of("x" * 120) == "x" * 80
+    assert slug_of("x" * 79 + " yz") == "x" * 79
     assert slug_of("漢" * 100) == "漢" * 26
     with pytest.raises(TooLargeError):
         check_topic_name("x" * 121)
