@@ -204,6 +204,14 @@ def test_an_artifact_of_another_channel_is_refused(workspace: Workspace, runs: R
     add(runs, head, finished("t1", 1, "ok", write_artifact(workspace, "memory/a.md", "global")))
 
 
+def test_a_run_does_not_tell_what_stands_in_a_file_of_another_channel(workspace: Workspace, runs: Runs):
+    theirs = write_artifact(workspace, "hr/MEMORY.md", "secret plans")
+    head = add(runs, runs.start("Ship", by="human:amy"), task(), started())
+    path = file_of(workspace, head.run_id)
+    path.write_bytes(path.read_bytes() + chain([finished("t1", 1, "ok", theirs)], head.run_id, first=4, prev=head.head))
+    assert status_of(runs, head.run_id) == "needs_recheck"
+
+
 def test_who_appends_is_an_agent_of_a_known_role_a_person_or_the_system(runs: Runs):
     head = runs.start("Ship", by="human:amy")
     for by in ("dev", "agent:", "agent:Dev", "human:", "human:a b", "root", "system\n", ""):
@@ -464,6 +472,19 @@ def test_another_file_in_the_place_of_a_run_is_read_anew(workspace: Workspace, r
     assert (report.goal, report.seq, [each.task for each in report.tasks]) == ("Other", 2, ["t9"])
 
 
+def test_an_append_to_another_file_in_the_place_of_a_run_follows_what_stands_there(workspace: Workspace, runs: Runs):
+    head = add(runs, runs.start("Ship", by="human:amy"), task(), started())
+    path = file_of(workspace, head.run_id)
+    other = chain([{"type": "run.started", "goal": "Other", "workspace": "ops"}, *(task(f"o{n}") for n in range(9))], head.run_id)
+    path.write_bytes(other)
+    with pytest.raises(RunConflictError) as caught:
+        add(runs, head, finished())
+    assert caught.value.seq == 10
+    add(runs, Head(head.run_id, 10, str(caught.value.head)), task("o9"))
+    assert path.read_bytes().startswith(other)
+    assert runs.report(head.run_id).seq == 11
+
+
 @given(st.binary(max_size=400))
 def test_no_bytes_at_all_break_the_fold(data):
     state = fold(RunState("20260105T120000Z-ABCDEF"), data)
@@ -528,7 +549,7 @@ def test_a_resume_leaves_a_running_attempt_alone(workspace: Workspace, runs: Run
 def test_a_resume_interrupts_what_expired_before_the_next_attempt(workspace: Workspace, runs: Runs, clock: Clock):
     events = [task(), task("t2"), task("t3"), started(), started("t2"), started("t3", until=NOON + 9 * HOUR)]
     head = add(runs, runs.start("Ship", by="human:amy"), *events)
-    clock.now = NOON + 2 * HOUR
+    clock.now = NOON + HOUR
     run = runs.resume().run
     assert run is not None
     assert [(each.status, each.outcome, each.next_attempt) for each in run.tasks] == [

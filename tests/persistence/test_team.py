@@ -447,6 +447,8 @@ def test_decisions_of_one_day_and_slug_get_a_number(workspace: Workspace, team: 
     (tree(workspace) / "memory/decisions/2026-01-05-other.md").write_text("somebody's")
     assert team.decide("dev", "Other", body="", author=AMY).id == "2026-01-05-other-2"
     assert (tree(workspace) / "memory/decisions/2026-01-05-other.md").read_text() == "somebody's"
+    (tree(workspace) / "memory/decisions/2026-01-05-CASE.md").write_text("the same name on some volumes")
+    assert team.decide("dev", "Case", body="", author=AMY).id == "2026-01-05-case-2"
 
 
 def test_a_decision_is_never_written_again(team: TeamMemory):
