@@ -25,13 +25,15 @@ from persistence.files import (
     translate,
     write_all,
 )
-from persistence.workspace import Workspace
+from persistence.workspace import VERSIONS, Workspace
 
 MAX_VERSIONS: Final = 50
 MAX_VERSION_AGE: Final = timedelta(days=180)
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not replaced: its bytes could not be kept."""
 
+_ID_DIGITS: Final = 12
+_CUT_BYTES: Final = 167  # a name that was shortened is at least as long
 META_SUFFIX: Final = ".json"
 _NEVER_PRUNED: Final = ".jsonl"
 _STAMP: Final = "%Y%m%dT%H%M%S.%fZ"
@@ -133,6 +135,38 @@ def rewrite_version(workspace: Workspace, path: str, data: bytes) -> bool:
     return True
 
 
+def file_of_version(path: str) -> str | None:
+    """The name of the file that a path under the versions is about, None where it was shortened or is not ours."""
+    folder, version_id = split_name(path.removesuffix(META_SUFFIX))
+    part = split_name(folder)[1]
+    if not _ID.match(version_id) or split_name(folder)[0] != VERSIONS or len(part.encode("utf-8", "replace")) >= _CUT_BYTES:
+        return None
+    return part.replace("%2F", "/").replace("%25", "%")
+
+
+def is_version_path(path: str) -> bool:
+    """Whether a path under the versions is one of a version's bytes."""
+    return _ID.match(split_name(path)[1]) is not None
+
+
+def is_whole_version(path: str, data: bytes) -> bool:
+    """Whether these are all bytes of the version in `path`: its id says so."""
+    return etag_of(data).startswith(path[-_ID_DIGITS:])
+
+
+def has_meta(workspace: Workspace, path: str) -> bool:
+    """Whether it is known who replaced the version in `path`."""
+    return _read_meta_at(workspace, path + META_SUFFIX) is not None
+
+
+def make_up_meta(workspace: Workspace, path: str) -> None:
+    """Write what the bytes and the id of a version say of it, where nothing else does."""
+    data = read_bytes(workspace.root, path, limit=MAX_KEPT_BYTES)
+    if data is not None and not has_meta(workspace, path):
+        meta = derived_meta(file_of_version(path) or "", split_name(path)[1], data)
+        _write_new(workspace, path + META_SUFFIX, _version.dump_json(meta), sync=True)
+
+
 def version_ids(workspace: Workspace, name: str) -> list[str]:
     """The ids of a file's versions, oldest first; also of those whose bytes are not complete."""
     try:
@@ -166,7 +200,7 @@ def read_version(workspace: Workspace, name: str, version_id: str) -> tuple[Vers
 def _read(workspace: Workspace, name: str, version_id: str) -> tuple[Version, bytes] | None:
     """A version with its bytes, None unless they are complete."""
     data = read_bytes(workspace.root, workspace.version(name, version_id), limit=MAX_KEPT_BYTES)
-    if data is None or not etag_of(data).startswith(version_id.partition("-")[2]):
+    if data is None or not is_whole_version(version_id, data):
         return None
     return read_meta(workspace, name, version_id) or derived_meta(name, version_id, data), data
 
