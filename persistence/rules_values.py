@@ -214,7 +214,7 @@ class _Reader:
         for item in value:
             if not isinstance(item, str) or not item.strip():
                 self._note(key, f"{_shown(item)} is no text, it is left out")
-        return tuple(item for item in value if isinstance(item, str) and item.strip())
+        return tuple(_whole(item) for item in value if isinstance(item, str) and item.strip())
 
     def _number(self, key: str, *, default: int, low: int, high: int | None = None) -> int:
         value = self.values.get(key, default)
@@ -234,6 +234,11 @@ class _Reader:
             return value
         self._note(key, f"must be true or false, {_shown(value)} is neither; it stays {str(good).lower()}")
         return good
+
+
+def _whole(text: str) -> str:
+    """The text with escaped surrogate pairs put together, which the parser leaves as two halves; a lone half is replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _shown(value: JsonValue) -> str:

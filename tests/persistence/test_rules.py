@@ -139,6 +139,10 @@ def test_lists_keep_their_order_and_a_missing_one_is_empty():
     assert (rules.always_persist, rules.never_persist, rules.always_ask) == (("b", "a"), (), ())
 
 
+def test_an_escaped_character_is_one_character_and_half_of_one_is_replaced():
+    assert read(r'{"always_ask": ["\ud83d\ude00", "half \ud83d"]}').rules.always_ask == ("😀", "half \ufffd")
+
+
 def test_what_is_no_text_is_left_out_of_a_list_and_reported():
     parsed = read('{\n"always_ask": ["keys", 5, "", null]}')
     assert parsed.rules.always_ask == ("keys",)
