@@ -142,15 +142,15 @@ def test_every_acknowledged_note_survives_kill_9_exactly_once(workspace: Workspa
     for round_ in range(12):
         command = [sys.executable, "-c", _VICTIM, str(workspace.root), str(round_)]
         victim = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-        first = victim.stdout.readline()
-        time.sleep(0.2 + round_ * 0.037)
+        first = b"".join(victim.stdout.readline() for _ in range(6))  # so that there is overflow, however slow the machine is
+        time.sleep(0.01 + round_ * 0.017)
         victim.send_signal(signal.SIGKILL)
         out, _ = victim.communicate()
         acked += (first + out).decode().split("\n")[:-1]
     team = TeamMemory(workspace, OPS)
     assert team.compact(author=AMY).complete
     found = notes(workspace, "dev")
-    assert len(acked) > 60
+    assert len(acked) >= 72
     assert len(set(found)) == len(found)
     assert set(acked) <= set(found)
     assert len(found) <= len(acked) + 12  # at most the one that was being written
