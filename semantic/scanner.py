@@ -16,6 +16,8 @@ from semantic.types import Collection, DocumentStat, Failure
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 _MARK: Final = ".recalld/VERSION"
 _MAX_DEPTH: Final = 32
+_REMOVED: Final = ".ocl-removed"
+_MAX_REMOVED_BYTES: Final = 1 << 20
 _CHANNEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", re.ASCII)
 _NO_CHANNELS: Final = frozenset({"memory", "skills", "events", "attachments", "threads", "scratch"})
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,14 +142,32 @@ class _Sweep:
             self._keep(path, f"can't be listed: {err.strerror}")
             return
         self.folders.append(path)
+        removed = self._removed_topics(fd, found)
         before = ""
         for entry in found:
+            if _nfc(entry.name) in removed:
+                continue
             entry_path = f"{path}/{entry.name}" if path else entry.name
             if _nfc(entry.name) == before:
                 self._problem(_nfc(entry_path), "stands there twice, in two Unicode forms of the name: rename one of them")
             else:
                 self._entry(fd, entry, entry_path, depth)
             before = _nfc(entry.name)
+
+    def _removed_topics(self, fd: int, found: list[os.DirEntry[str]]) -> frozenset[str]:
+        """Names of topics that were taken out of the index (formats: topics, "tombstones"): their files stay, unsearched."""
+        if not any(entry.name == _REMOVED for entry in found):
+            return frozenset()
+        try:
+            removed_fd = os.open(_REMOVED, _FILE_FLAGS, dir_fd=fd)
+        except OSError:
+            return frozenset()
+        try:
+            regular = stat_module.S_ISREG(os.fstat(removed_fd).st_mode)
+            lines = os.read(removed_fd, _MAX_REMOVED_BYTES).decode("utf-8", "replace").split("\n") if regular else []
+        finally:
+            os.close(removed_fd)
+        return frozenset(_nfc(line.strip()) for line in lines if line.strip().casefold().endswith(".md"))
 
     def _entry(self, fd: int, entry: os.DirEntry[str], path: str, depth: int) -> None:
         kind = classify(_nfc(path))

@@ -70,6 +70,7 @@ def test_topics_are_shown_pinned_and_removed(client):
     assert "[pinned]" in say(client, "birds", "/forget Gulls")
     say(client, "birds", "/memory unpin Gulls")
     assert "no longer a topic" in say(client, "birds", "/forget Gulls")
+    assert "steal chips" not in say(client, "birds", "/search what do gulls steal?")
     assert "[not_found]" in say(client, "birds", "/forget Gulls")
 
 

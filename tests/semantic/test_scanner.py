@@ -287,3 +287,19 @@ def test_ten_thousand_files_are_looked_at_in_well_under_a_second(root):
 def test_which_folders_can_hold_documents():
     assert all(map(may_hold_documents, ["memory", "memory/x", "skills/a/b", "C1", "C1/memory", "C1/skills/x"]))
     assert not any(map(may_hold_documents, ["C1/scratch", "attachments", ".recalld", "memory/.git", "C1/attachments/memory"]))
+
+
+def test_a_removed_topic_is_no_document_until_it_is_written_again(root):
+    write(root, "memory/kept.md")
+    write(root, "memory/gone.md")
+    write(root, "general/memory/gone.md")
+    (root / "memory" / ".ocl-removed").write_text("gone.md\r\nother.md\n", "utf-8")
+    assert set(scan(root).documents) == {"memory/kept.md", "general/memory/gone.md"}
+    (root / "memory" / ".ocl-removed").write_text("", "utf-8")
+    assert "memory/gone.md" in scan(root).documents
+
+
+def test_a_list_of_removed_topics_that_is_no_file_is_ignored(root):
+    write(root, "memory/kept.md")
+    os.mkfifo(root / "memory" / ".ocl-removed")
+    assert set(scan(root).documents) == {"memory/kept.md"}
