@@ -48,4 +48,4 @@ def test_no_test_uses_a_mock():
 
 def test_the_tests_mirror_the_packages():
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("__")}
-    assert folders <= {"bot", "persistence", "semantic", "contracts", "fakes"}
+    assert folders <= {"bot", "persistence", "semantic", "contracts", "fakes", "torture"}
