@@ -77,16 +77,13 @@ class Stores:
     held: HeldTopics
     log: Callable[[ChannelId], ChannelLog]
     context: Callable[[Lane], Context]
+    team: Callable[[ChannelId | None], TeamMemory]
 
     def topics(self, channel: ChannelId | None) -> TopicStore:
         """The topics of a scope; the global ones lie in the shared directory when the rules say so."""
         rules = self.rules.load().rules
         shared = shared_directory(self.workspace) if channel is None and rules.shared_dir else None
         return TopicStore(self.workspace, channel, shared=shared, stale_after_days=rules.stale_after_days)
-
-    def team(self, channel: ChannelId | None) -> TeamMemory:
-        """The team memory of a scope."""
-        return TeamMemory(self.workspace, channel)
 
 
 def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Searcher, indexer: IndexerProcess) -> Stores:
@@ -100,6 +97,10 @@ def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Sear
     def context(lane: Lane) -> Context:
         return Context(workspace, lane)
 
+    @lru_cache(maxsize=_OPEN_LOGS)
+    def team(channel: ChannelId | None) -> TeamMemory:
+        return TeamMemory(workspace, channel)
+
     return Stores(
         workspace=workspace,
         writes=OwnWrites(indexer),
@@ -110,4 +111,5 @@ def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Sear
         indexer=indexer,
         log=log,
         context=context,
+        team=team,
     )

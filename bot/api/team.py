@@ -41,6 +41,34 @@ class DecisionBody(Body):
     run_id: Annotated[str | None, Field(max_length=40)] = None
 
 
+class EntryBody(Body):
+    """An entry of a role's own log."""
+
+    role: Role
+    done: Annotated[str, Field(min_length=1, max_length=1_000)]
+    stage: Annotated[str, Field(min_length=1, max_length=200)]
+    artifact: Annotated[str | None, Field(max_length=500)] = None
+    next_step: Annotated[str | None, Field(max_length=500)] = None
+    run_id: Annotated[str | None, Field(max_length=40)] = None
+
+
+class IndexBody(Body):
+    """The whole team index, at most 60 lines; `expected_etag` is that of the text that was read."""
+
+    text: Annotated[str, Field(max_length=100_000)]
+    role: Role = "orchestrator"
+    expected_etag: Annotated[str | None, Field(max_length=100)] = None
+
+
+class EtagOut(BaseModel):
+    etag: str
+
+
+class DecisionPage(BaseModel):
+    items: list[Decision]
+    next_cursor: None = None
+
+
 class RunBody(Body):
     goal: Annotated[str, Field(min_length=1, max_length=400)]
     by: Annotated[str, Field(max_length=200)] = "agent:orchestrator"
@@ -110,6 +138,43 @@ async def team_decide(channel: ChannelDep, body: DecisionBody, stores: StoresDep
     )
 
 
+@router.get("/decisions", responses=responses("channel_invalid", "unsafe_object"))
+async def list_decisions(
+    channel: ChannelDep, stores: StoresDep, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50
+) -> DecisionPage:
+    """The latest decisions, newest first."""
+    return DecisionPage(items=await asyncio.to_thread(_team(stores, channel).decisions, limit=limit))
+
+
+@router.get("/decisions/{decision_id}", responses=responses("channel_invalid", "not_found", "unsafe_object"))
+async def read_decision(channel: ChannelDep, decision_id: str, stores: StoresDep) -> Decision:
+    """A decision as recorded."""
+    return await asyncio.to_thread(_team(stores, channel).read_decision, decision_id)
+
+
+@router.post("/entries", responses=responses(*_CODES, "forbidden", "secret_detected", "run_entry_quota"))
+async def append_entry(channel: ChannelDep, body: EntryBody, stores: StoresDep) -> Appended:
+    """Append an entry to the log of a role: at most five in one run."""
+    return await asyncio.to_thread(
+        _team(stores, channel).append_entry,
+        body.role,
+        body.done,
+        stage=body.stage,
+        artifact=body.artifact,
+        next_step=body.next_step,
+        run_id=body.run_id,
+        author=HTTP,
+    )
+
+
+@router.put("/index", responses=responses(*_CODES, "forbidden", "index_full", "precondition_failed", "secret_detected"))
+async def write_index(channel: ChannelDep, body: IndexBody, stores: StoresDep) -> EtagOut:
+    """Replace the team's index, which only the orchestrator may."""
+    team = _team(stores, channel)
+    etag = await asyncio.to_thread(team.write_index, body.role, body.text, author=HTTP, expected_etag=body.expected_etag)
+    return EtagOut(etag=etag)
+
+
 @router.get("/runs", responses=responses("channel_invalid"))
 async def list_runs(
     channel: ChannelDep, stores: StoresDep, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50, cursor: str | None = None
@@ -127,7 +192,7 @@ async def start_run(channel: ChannelDep, body: RunBody, stores: StoresDep) -> He
     return await asyncio.to_thread(_team(stores, channel).runs.start, body.goal, by=body.by)
 
 
-@router.post("/runs/resume", responses=responses(*_CODES, "not_found", "conflict"))
+@router.post("/runs/resume", responses=responses(*_CODES, "not_found", "conflict", "event_refused", "run_corrupt"))
 async def resume_run(
     channel: ChannelDep, stores: StoresDep, run_id: Annotated[str | None, Query(max_length=40)] = None
 ) -> Resume:
@@ -141,7 +206,12 @@ async def read_run(channel: ChannelDep, run_id: str, stores: StoresDep) -> RunRe
     return await asyncio.to_thread(_team(stores, channel).runs.report, run_id)
 
 
-@router.post("/runs/{run_id}/events", responses=responses(*_CODES, "not_found", "conflict", "forbidden", "secret_detected"))
+@router.post(
+    "/runs/{run_id}/events",
+    responses=responses(
+        *_CODES, "not_found", "conflict", "event_refused", "run_corrupt", "too_large", "forbidden", "secret_detected"
+    ),
+)
 async def append_event(channel: ChannelDep, run_id: str, body: EventBody, stores: StoresDep) -> Head:
     """Append an event to a run."""
     event = parse_body(body.event)

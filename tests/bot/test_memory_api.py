@@ -221,6 +221,13 @@ def test_the_team_s_memory_lives_over_http(client):
     assert "canary" in noted["text"]
     decision = client.post(f"{base}/decisions", json={"title": "Use flags", "body": "We use feature flags."}).json()
     assert decision["slug"] == "use-flags"
+    assert client.get(f"{base}/decisions").json()["items"][0]["id"] == decision["id"]
+    assert client.get(f"{base}/decisions/{decision['id']}").json()["title"] == "Use flags"
+    entry = {"role": "dev", "stage": "build", "done": "built it", "next_step": "ship it"}
+    assert "built it" in client.post(f"{base}/entries", json=entry).json()["text"]
+    assert_problem(client.put(f"{base}/index", json={"text": "# Team\n" + "- line\n" * 61}), 409, "index_full")
+    assert_problem(client.put(f"{base}/index", json={"text": "# Team\n", "role": "dev"}), 403, "forbidden")
+    assert client.put(f"{base}/index", json={"text": "# Team\n- one fact\n"}).json()["etag"]
     run = client.post(f"{base}/runs", json={"goal": "ship it"}).json()
     event = {"event": {"type": "run.finished", "outcome": "ok"}, "by": "agent:orchestrator"}
     wrong = client.post(f"{base}/runs/{run['run_id']}/events", json={**event, "seq": 5, "prev": run["head"]})
