@@ -125,7 +125,7 @@ def plan_archive(tree: EntryTree, lookup: Lookup) -> Span | None:
 
 def resume_span(tree: EntryTree, lookup: Lookup, row: FlushRow | None) -> Span | None:
     """The span of an earlier run that ended between flush and compaction, if the context still has it as it was."""
-    if row is None or row.kind != "compact" or row.previous != _compaction_id(tree):
+    if row is None or row.previous != _compaction_id(tree):
         return None
     path = _read_path(tree, lookup)
     cut = next((place for place, (at, _) in enumerate(path) if tree.entries[at].id == row.first_kept_id), 0)

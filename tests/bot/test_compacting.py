@@ -14,7 +14,7 @@ from bot.consolidation import NO_MODEL, ChosenModel, MemoryJob, consolidate
 from bot.errors import ModelFailedError
 from bot.models.recall import MODEL_NAME, recall_model
 from bot.stores import open_stores
-from persistence.compaction import find_pending_handoff, measure, plan_compaction
+from persistence.compaction import find_pending_handoff, measure, plan_archive, plan_compaction
 from persistence.context import Context
 from persistence.handoff import read_handoff
 from persistence.ledger import FlushLedger
@@ -457,16 +457,21 @@ def _flush_until(root, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
     stores = open_all(root)
+    if step == 3:  # within the second portion of a long conversation
+        script = ["summary of the first portion", die]
+        asyncio.run(flush_and_compact(job_of(stores, ScriptedModel(*script), window_tokens=1_600), reason="threshold"))
     script = [note("the port is 8443"), "the summary"]
     script.insert(step, die)
     asyncio.run(flush_and_compact(job_of(stores, ScriptedModel(*script)), reason="threshold"))
 
 
-def _flush_and_die(root, _step):
+def _flush_and_die(root, archived):
     """Bring the flush to its end and die before the compaction."""
     stores = open_all(root)
     job = job_of(stores, ScriptedModel(note("the port is 8443"), "the summary"))
-    span = plan_compaction(job.context.read_tree(), job.lookup, keep_tokens=job.limits.keep_tokens)
+    tree = job.context.read_tree()
+    compacted = plan_compaction(tree, job.lookup, keep_tokens=job.limits.keep_tokens)
+    span = plan_archive(tree, job.lookup) if archived else compacted
     asyncio.run(flush_span(job, FlushLedger(stores.workspace, LANE), span, reason="threshold"))
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -506,14 +511,34 @@ async def test_a_kill_between_flush_and_compaction_is_made_good_without_asking_a
     assert compactions(stores) == []
     assert rows(stores)[-1]["state"] == "flushed"
     talk(stores, start=10, exchanges=2)
+    before = rows(stores)
     scripted = ScriptedModel()
     report = await flush_and_compact(job_of(stores, scripted), reason="manual")
+    assert rows(stores) == before
     assert (report.status, report.id) == ("compacted", rows(stores)[-1]["id"])
     assert scripted.seen == []
     assert compactions(stores)[0].field("summary") == "the summary"
     assert (
         len([line for line in (stores.workspace.root / CHANNEL / "HANDOFF.md").read_text().split("\n") if line[:3] == "## "]) == 1
     )
+
+
+async def test_a_kill_between_flush_and_a_new_conversation_is_made_good_without_asking_again(stores):
+    talk(stores)
+    run_and_die(_flush_and_die, stores.workspace.root, 1)
+    scripted = ScriptedModel()
+    report = await flush_and_archive(job_of(stores, scripted))
+    assert (report.status, report.notes, report.id) == ("archived", 1, rows(stores)[-1]["id"])
+    assert scripted.seen == []
+
+
+async def test_a_kill_in_a_later_portion_does_not_ask_for_the_earlier_ones_again(stores):
+    talk(stores, exchanges=30)
+    run_and_die(_flush_until, stores.workspace.root, 3)
+    scripted = ScriptedModel(*(f"summary {number}" for number in range(20)))
+    await flush_and_compact(job_of(stores, scripted, window_tokens=1_600), reason="threshold")
+    assert "question 0 " not in scripted.seen[0][1][0]
+    assert "summary of the first portion" in scripted.seen[0][1][1]
 
 
 # Consolidation on request
