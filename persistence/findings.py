@@ -1,7 +1,7 @@
 """What the doctor finds and what was done about it: values. Who looks and who repairs is in the rooms that end in `_checks`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from persistence.files import open_regular, translate
@@ -31,7 +31,7 @@ class Repaired:
     action: str
 
 
-def read_numbered(workspace: Workspace, name: str) -> Iterator[tuple[int, bytes]]:
+def read_numbered(workspace: Workspace, name: str) -> Generator[tuple[int, bytes], None, None]:
     """(1-based number, bytes with the LF if there is one) of each line; nothing when the file is gone."""
     try:
         fd = open_regular(workspace.root, name)
