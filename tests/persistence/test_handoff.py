@@ -309,6 +309,7 @@ def legacy(workspace, text="## 2025-01-01T00:00:00+00:00 (manual)\n\n- from befo
 def test_where_it_stood_before_it_is_read_until_it_is_taken_over(workspace):
     path = legacy(workspace)
     assert read_handoff(workspace, None).text == "- from before"
+    assert read_handoff(workspace, C1) is None
     assert not (workspace.root / "HANDOFF.md").exists()
     write(workspace, "new", channel=None)
     assert [line for line in text_of(workspace, "HANDOFF.md").split("\n") if line.startswith("- ")] == ["- from before", "- new"]
