@@ -24,8 +24,8 @@ from persistence.findings import Finding, Repaired
 from persistence.line_checks import DANGLING, LINE_KINDS, TORN, check_lines, reattach, seal
 from persistence.places import Place, walk_volume
 from persistence.team_checks import check_runs, check_team_file
-from persistence.topic_checks import CODE_PREFIX, check_topics, repair_scope
-from persistence.workspace import Workspace
+from persistence.topic_checks import CODE_PREFIX, check_shared_topics, check_topics, repair_scope
+from persistence.workspace import SHARED_TOPICS, Workspace
 
 __all__ = ["Finding", "Repaired", "examine", "repair"]
 
@@ -38,6 +38,7 @@ def examine(workspace: Workspace, *, now: datetime | None = None) -> list[Findin
     found = [*empty_channels(workspace), *check_settings(workspace)]
     for place in walk_volume(workspace):
         found += _check_readable(workspace, place)
+    found += check_shared_topics(workspace, moment)
     for channel in (None, *workspace.channels()):
         found += check_topics(workspace, channel, moment)
         found += check_skills(workspace, channel)
@@ -84,7 +85,8 @@ def repair(
 def _job_of(finding: Finding) -> tuple[str, str]:
     """Findings that one repair puts right together have the same key."""
     if finding.code.startswith(CODE_PREFIX):
-        return CODE_PREFIX, document_channel(finding.path) or ""
+        shared = finding.path.startswith(f"{SHARED_TOPICS}/")
+        return CODE_PREFIX, SHARED_TOPICS if shared else document_channel(finding.path) or ""
     return finding.code, finding.path
 
 
@@ -98,7 +100,7 @@ def _attempt(workspace: Workspace, finding: Finding, now: datetime, author: Auth
 def _put_right(workspace: Workspace, finding: Finding, now: datetime, author: Author) -> str:
     path = finding.path
     if finding.code.startswith(CODE_PREFIX):
-        return repair_scope(workspace, document_channel(path), now, author=author)
+        return repair_scope(workspace, path, now, author=author)
     repairs: dict[str, Callable[[], str]] = {
         TORN: lambda: seal(workspace, path),
         DANGLING: lambda: reattach(workspace, path, author=author),

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from persistence.document_path import TEAM, document_channel
 from persistence.errors import PersistenceError
 from persistence.files import opened_folder
-from persistence.workspace import AUDIT, CACHE, INDEX, LOCKS, QUARANTINE, STATE, VERSIONS, ChannelId, Workspace
+from persistence.workspace import AUDIT, CACHE, INDEX, LOCKS, QUARANTINE, SHARED_TOPICS, STATE, VERSIONS, ChannelId, Workspace
 
 PlaceKind: TypeAlias = Literal[
     "log",
@@ -86,8 +86,8 @@ def kind_of(name: str) -> PlaceKind:
     last = name.rpartition("/")[2]
     if TEMP_NAME.match(last):
         return "temp"
-    if name.startswith(f"{STATE}/"):
-        return _kind_of_state(name)
+    if name.startswith((f"{STATE}/", f"{SHARED_TOPICS}/{STATE}/")):  # a shared directory keeps its own versions
+        return _kind_of_state(name.removeprefix(f"{SHARED_TOPICS}/"))
     channel = document_channel(name)
     own = name if channel is None else name.partition("/")[2]
     first = own.partition("/")[0]
@@ -111,7 +111,7 @@ def _kind_of_state(name: str) -> PlaceKind:
 
 
 def _kind_of_document(own: str, first: str, last: str) -> PlaceKind:
-    is_topic = (first == "memory" or own.startswith(".agents/memory/")) and last.casefold().endswith(".md")
+    is_topic = (first == "memory" or own.startswith(f"{SHARED_TOPICS}/")) and last.casefold().endswith(".md")
     if last == "HANDOFF.md" and own.count("/") <= 1:
         return "handoff"
     if own in _LAYERS or is_topic:

@@ -1,10 +1,12 @@
 """Checks and repairs of topic directories: whether index, files and list of removed topics agree."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from persistence.audit import Author
+from persistence.document_path import document_channel
 from persistence.errors import PersistenceError
 from persistence.findings import Finding
 from persistence.topic_file import parse_topic_file
@@ -12,14 +14,28 @@ from persistence.topic_folder import REMOVED_FILE, TopicFolder
 from persistence.topic_store import TopicStore
 from persistence.topic_view import NO_INDEX, TopicStatus, load_index, load_status
 from persistence.topics import TopicEntry, TopicIndex, file_key
-from persistence.workspace import ChannelId, Workspace
+from persistence.workspace import SHARED_TOPICS, ChannelId, Workspace
 
 CODE_PREFIX: Final = "topic_"
 
 
 def check_topics(workspace: Workspace, channel: ChannelId | None, now: datetime) -> Iterator[Finding]:
     """What does not agree in a scope's topics. A directory without an index and without topics has nothing to say."""
-    folder = TopicFolder.of(workspace, channel)
+    yield from _check_folder(TopicFolder.of(workspace, channel), now)
+
+
+def check_shared_topics(workspace: Workspace, now: datetime) -> Iterator[Finding]:
+    """As `check_topics`, of the shared directory inside the workspace, if there is one."""
+    if (workspace.root / SHARED_TOPICS).is_dir():
+        for finding in _check_folder(_shared(workspace), now):
+            yield replace(finding, path=f"{SHARED_TOPICS}/{finding.path}")
+
+
+def _shared(workspace: Workspace) -> TopicFolder:
+    return TopicFolder(Workspace(workspace.root / SHARED_TOPICS), "", shared=True)
+
+
+def _check_folder(folder: TopicFolder, now: datetime) -> Iterator[Finding]:
     try:
         status, index = load_status(folder, now), load_index(folder) or NO_INDEX
         removed = folder.read_removed()
@@ -71,9 +87,10 @@ def _check_files(folder: TopicFolder, status: TopicStatus, index: TopicIndex) ->
             yield Finding("topic_contradicts_index", folder.name(file), 1, detail, fixable=True)
 
 
-def repair_scope(workspace: Workspace, channel: ChannelId | None, now: datetime, *, author: Author) -> str:
-    """Derive the index of a scope again from its topics."""
-    report = TopicStore(workspace, channel, clock=lambda: now).repair(author=author)
+def repair_scope(workspace: Workspace, path: str, now: datetime, *, author: Author) -> str:
+    """Derive the index of the topics again that a finding's path is about."""
+    shared = workspace.root / SHARED_TOPICS if path.startswith(f"{SHARED_TOPICS}/") else None
+    report = TopicStore(workspace, document_channel(path), shared=shared, clock=lambda: now).repair(author=author)
     done = {"added": report.added, "refreshed": report.refreshed, "dropped": report.dropped, "marked": report.marked}
     said = ", ".join(f"{len(items)} {what}" for what, items in done.items() if items)
     return f"the index was derived again: {said or 'tidied'}"

@@ -257,8 +257,8 @@ def open_workspace(root: Path) -> Workspace:
         for folder in (STATE, LOCKS, QUARANTINE, CACHE, INDEX):
             _make_state_folder(resolved / folder)
         _check_version(resolved / VERSION)
-        for folder in (resolved, resolved / STATE):
-            _sync(folder)
+        for made in (resolved, resolved / STATE):
+            _sync(made)
         next(resolved.iterdir(), None)
     except (ValueError, RuntimeError) as err:  # a NUL in the path; a link to itself
         raise WorkspaceUnusableError(f"{str(root)!r} is no path of a folder: give the workspace folder with --workspace") from err

@@ -284,6 +284,25 @@ def test_a_lost_index_comes_back_with_its_topics_and_pins(workspace: Workspace) 
     assert sorted((entry.name, entry.pinned) for entry in TopicStore(workspace, OPS).list()) == sorted(names)
 
 
+def test_a_shared_directory_is_examined_and_repaired_as_well(workspace: Workspace) -> None:
+    shared = workspace.root / ".agents/memory"
+    store = TopicStore(workspace, None, shared=shared)
+    for text in ("first", "second"):
+        store.write("Shared", text, "of two tools", author=AMY)
+    assert examine(workspace) == []
+    (shared / "MEMORY.md").unlink()
+    version = next(path for path in (shared / ".recalld/versions").rglob("*") if path.is_file() and path.suffix != ".json")
+    version.with_name(f"{version.name}.json").unlink()
+    found = examine(workspace)
+    assert [(each.code, each.path) for each in found] == [
+        ("version_without_metadata", str(version.relative_to(workspace.root))),
+        ("topic_unindexed", ".agents/memory/shared.md"),
+    ]
+    assert all(each.done for each in repair(workspace, found, author=AMY))
+    assert [entry.name for entry in store.list()] == ["Shared"]
+    assert examine(workspace) == []
+
+
 def test_a_torn_version_goes_to_quarantine_and_lost_metadata_is_made_up(workspace: Workspace) -> None:
     edit_text(workspace, "MEMORY.md", lambda old: old + "three\n", author=AMY)
     torn = workspace.root / break_version(workspace, "torn")
