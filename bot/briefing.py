@@ -23,6 +23,7 @@ from persistence.memory import MemoryLayer, load_memory_layer
 from persistence.rules import Rules, render_rules
 from persistence.settings import Settings
 from persistence.skills import load_skills
+from persistence.sync import Synced, sync_log_to_context
 from persistence.topic_folder import INDEX_FILE
 from persistence.topic_view import load_index
 from persistence.workspace import ChannelId, Lane, Workspace
@@ -43,6 +44,12 @@ async def open_job(stores: Stores, lane: Lane) -> MemoryJob:
     model = resolve_model(settings.model)
     chosen = ChosenModel(model, settings.model, model.context_window or DEFAULT_WINDOW_TOKENS)
     return MemoryJob(stores, lane, chosen, rules, settings)
+
+
+def sync_lane(job: MemoryJob, current_ts: str) -> Synced:
+    """Bring into the lane's context what the log has before `current_ts`."""
+    stores = job.stores
+    return sync_log_to_context(stores.log(job.lane.channel), job.context, stores.workspace, current_ts=current_ts)
 
 
 async def recall(stores: Stores, lane: Lane, text: str, *, settings: Settings) -> tuple[Passage, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bot.agent import Assignment, Outcome, run_agent
-from bot.briefing import load_prompt, open_job, recall, take_topics, write_last_prompt
+from bot.briefing import load_prompt, open_job, recall, sync_lane, take_topics, write_last_prompt
 from bot.commands import Desk, author_of, parse_command, run_command
 from bot.compacting import CompactionReport, compact_if_due, flush_and_archive, flush_and_compact
 from bot.consolidation import MemoryJob, consolidate
@@ -18,7 +18,7 @@ from bot.stores import Stores
 from bot.tool import Bench
 from persistence.context_messages import ModelMessages
 from persistence.records import AssistantMessage, LogRecord, TextBlock, ToolResultMessage, UserMessage
-from persistence.sync import Synced, sync_log_to_context
+from persistence.sync import Synced
 from persistence.workspace import Lane
 from persistence.wrapper import wrap_message
 
@@ -93,11 +93,13 @@ async def _obey(job: MemoryJob, message: LogRecord) -> str:
         return ""
 
     async def new() -> str:
+        await asyncio.to_thread(sync_lane, job, message.ts)  # what was only logged belongs to the conversation that is put away
         report = await flush_and_archive(job)
         job.stores.held.forget(job.lane)
         return f"A fresh conversation. {_describe(report)}"
 
     async def compact() -> str:
+        await asyncio.to_thread(sync_lane, job, message.ts)
         report = await flush_and_compact(job, reason="manual")
         job.stores.held.forget(job.lane)
         return _describe(report)
@@ -112,11 +114,13 @@ async def _obey(job: MemoryJob, message: LogRecord) -> str:
 
 
 def _describe(report: CompactionReport) -> str:
+    waived = f" Nothing was written down of it: {report.why}." if report.flush == "waived" else ""
     match report.status:
         case "compacted":
-            return f"Summed up: {report.tokens_before} tokens are now {report.tokens_after}; {report.notes} notes were written."
+            tokens = f"{report.tokens_before} tokens are now {report.tokens_after}"
+            return f"Summed up: {tokens}; {report.notes} notes were written.{waived}"
         case "archived":
-            return f"The old one is kept as {report.kept_as}." if report.kept_as else "There was no old one."
+            return f"The old one is kept as {report.kept_as}.{waived}" if report.kept_as else "There was no old one."
         case "nothing":
             return "There is nothing to sum up yet."
         case "superseded":
@@ -126,8 +130,7 @@ def _describe(report: CompactionReport) -> str:
 async def _brief(job: MemoryJob, asking: Sequence[LogRecord], *, surface: str, emit: Emit, watch: Stopwatch) -> Briefed:
     """Sync, recall, build the prompt, make room, and put the new message into the context."""
     stores, lane, context = job.stores, job.lane, job.context
-    log = stores.log(lane.channel)
-    synced = await asyncio.to_thread(sync_log_to_context, log, context, stores.workspace, current_ts=asking[0].ts)
+    synced = await asyncio.to_thread(sync_lane, job, asking[0].ts)
     watch.lap("sync")
 
     passages = await recall(stores, lane, "\n".join(message.text for message in asking), settings=job.settings)

@@ -1,6 +1,7 @@
 """Routes of channels, their history and their contexts."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
@@ -21,7 +22,7 @@ from bot.api.schemas import (
     Ts,
     message_out,
 )
-from bot.briefing import open_job
+from bot.briefing import open_job, sync_lane
 from bot.compacting import CompactionReport, flush_and_archive, flush_and_compact
 from bot.consolidation import MemoryJob
 from bot.errors import BodyInvalidError, NotFoundError
@@ -146,7 +147,9 @@ async def _tidy(
     """Do it while no turn of the lane runs."""
 
     async def alone() -> CompactionReport:
-        report = await work(await open_job(stores, lane))
+        job = await open_job(stores, lane)
+        await asyncio.to_thread(sync_lane, job, f"{time.time():.6f}")
+        report = await work(job)
         stores.held.forget(lane)
         return report
 

@@ -97,6 +97,14 @@ def test_a_new_conversation_begins_and_the_old_one_is_kept(client):
     assert "Nyx" in say(client, "talk", "what is the owl called?")
 
 
+def test_what_was_only_logged_before_new_does_not_come_back(client):
+    say(client, "fresh", "hello")
+    post(client, "fresh", "just so you know: the lift is broken", respond=False)
+    say(client, "fresh", "/new")
+    prompt = client.get("/v1/channels/fresh/prompt", params={"text": "and?"}).json()
+    assert "the lift is broken" not in str(prompt["messages"])
+
+
 def test_a_short_conversation_has_nothing_to_sum_up(client):
     assert "nothing to sum up" in say(client, "brief", "/compact")
 
