@@ -21,6 +21,7 @@ _MAX_RANDOM_LENGTH: Final = 200  # longer ones are files in base64, not keys
 _MAX_WORDY_SHARE: Final = 0.4
 _TURNS_OF_A_TRANSCRIPT: Final = 3
 _OBJECTS_OF_A_TRANSCRIPT: Final = 2
+_PASSES: Final = 8
 _LOOK_BACK: Final = 2000
 _MAX_BLOCK: Final = 64 * 1024
 
@@ -79,11 +80,16 @@ def find_secrets(text: str) -> list[SecretFinding]:
 
 def redact(text: str) -> str:
     """The text with each finding replaced by `[redacted:<kind>]`; doing it twice changes nothing more."""
-    parts, at = [], 0
-    for finding in find_secrets(text):
-        parts += [text[at : finding.start], f"{REDACTED}{finding.kind}]"]
-        at = finding.end
-    return "".join([*parts, text[at:]]) if parts else text
+    for _ in range(_PASSES):  # what was glued to a finding may be seen as a key of its own once that is gone
+        findings = find_secrets(text)
+        if not findings:
+            break
+        parts, at = [], 0
+        for finding in findings:
+            parts += [text[at : finding.start], f"{REDACTED}{finding.kind}]"]
+            at = finding.end
+        text = "".join([*parts, text[at:]])
+    return text
 
 
 def refuse_secrets(text: str, *, where: str) -> None:
