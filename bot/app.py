@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 
-from bot.api import channels, files, health, messages, search, settings, team, topics
+from bot.api import channels, files, forget, health, messages, search, settings, team, topics
 from bot.api.guard import Guard
 from bot.api.problems import install
 from bot.config import Config
@@ -99,6 +99,6 @@ def create_app(config: Config, workspace: Workspace) -> FastAPI:
     )
     install(app)
     app.add_middleware(Guard)
-    for module in (health, channels, messages, search, topics, files, team, settings, start):
+    for module in (health, channels, messages, search, topics, files, forget, team, settings, start):
         app.include_router(module.router)
     return app

@@ -1,15 +1,15 @@
 """The `recalld` command line. Every command works with or without a running server; what it does is done elsewhere."""
 
 import asyncio
-import dataclasses
 import getpass
 import json
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,7 +22,11 @@ from bot.app import DRAIN_S, VERSION, Services, create_app, open_services
 from bot.config import Config, check_bind, load_config, quiet_libraries
 from bot.errors import BotError, StartRefusedError
 from bot.message import Answered, IncomingMessage
+from persistence.audit import Author
+from persistence.doctor import examine, repair
 from persistence.errors import PersistenceError
+from persistence.findings import Finding, Repaired
+from persistence.secret_sweep import sweep_secrets, take_secrets_out
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 from semantic.embedder import Embedder
 from semantic.embedders import load_embedder
@@ -168,11 +172,11 @@ async def _chat(config: Config, workspace: Workspace, template: IncomingMessage,
     async with open_services(config, workspace, surface="cli") as services:
         await asyncio.to_thread(services.stores.searcher.warm)
         if text is not None:
-            await _say(services, dataclasses.replace(template, text=text), as_json=as_json)
+            await _say(services, replace(template, text=text), as_json=as_json)
             return
         while (line := await asyncio.to_thread(_read_line)) is not None:
             if line.strip():
-                await _say(services, dataclasses.replace(template, text=line), as_json=as_json)
+                await _say(services, replace(template, text=line), as_json=as_json)
 
 
 def _read_line() -> str | None:
@@ -192,7 +196,7 @@ async def _say(services: Services, message: IncomingMessage, *, as_json: bool) -
 
 
 def _answer_json(answered: Answered) -> str:
-    reply = None if answered.reply is None else dataclasses.asdict(answered.reply)
+    reply = None if answered.reply is None else asdict(answered.reply)
     return json.dumps({"message": answered.message.to_json(), "reply": reply}, ensure_ascii=False)
 
 
@@ -220,7 +224,7 @@ def search(
         found = searcher.search(Query(text=query, scope=scope, limit=limit))
         status = indexer.survey()
     if as_json:
-        out.print(json.dumps({"hits": [dataclasses.asdict(hit) for hit in found.hits], "pending": status.pending}), markup=False)
+        out.print(json.dumps({"hits": [asdict(hit) for hit in found.hits], "pending": status.pending}), markup=False)
         return
     for hit in found.hits:
         out.print(f"{hit.score:.2f}  {hit.path}#L{hit.start_line}-L{hit.end_line}\n      {hit.snippet}\n", markup=False)
@@ -250,10 +254,48 @@ def index_update(workspace: WorkspaceOption = None, *, as_json: JsonOption = Fal
 
 def _print_status(status: IndexStatus, *, as_json: bool) -> None:
     if as_json:
-        out.print(json.dumps(dataclasses.asdict(status)), markup=False)
+        out.print(json.dumps(asdict(status)), markup=False)
         return
     for name, counts in status.collections.items():
         out.print(f"{name:9} {counts.documents:7} documents {counts.chunks:8} chunks", markup=False)
     out.print(f"pending   {status.pending:7}", markup=False)
     for failure in status.failed:
         out.print(f"failed    {failure.path}: {failure.reason}", markup=False)
+
+
+@app.command()
+def doctor(
+    workspace: WorkspaceOption = None,
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Put right what can be put right without loss")] = False,
+    secrets: Annotated[bool, typer.Option("--secrets", help="Look for secrets in everything that was ever written")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for what is damaged or does not agree on the volume; exit code 1 when something is left."""
+    with _refusals():
+        _, opened = _open(workspace)
+        findings = sweep_secrets(opened) if secrets else examine(opened)
+        work = take_secrets_out if secrets else repair
+        repaired = work(opened, findings, author=Author("cli", "recalld doctor --fix")) if fix else []
+    left = [finding for finding in findings if finding not in [each.finding for each in repaired if each.done]]
+    if as_json:
+        out.print(
+            json.dumps({"left": [asdict(each) for each in left], "repaired": [asdict(each) for each in repaired]}), markup=False
+        )
+    else:
+        _print_findings(left, repaired)
+    raise typer.Exit(REFUSED if left else 0)
+
+
+def _print_findings(left: Sequence[Finding], repaired: Sequence[Repaired]) -> None:
+    for each in repaired:
+        out.print(f"{'repaired' if each.done else 'not repaired'}  {_place(each.finding)}: {each.action}", markup=False)
+    for finding in left:
+        hint = " (recalld doctor --fix puts it right)" if finding.fixable and not repaired else ""
+        out.print(f"{finding.code}  {_place(finding)}: {finding.detail}{hint}", markup=False)
+    if not left and not repaired:
+        out.print("nothing to find: the volume is as it should be", markup=False)
+
+
+def _place(finding: Finding) -> str:
+    return finding.path if finding.line is None else f"{finding.path}:{finding.line}"

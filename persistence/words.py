@@ -73,6 +73,7 @@ def _forms(words: str) -> set[str]:
 
 
 def _bounded(needle: str) -> str:
-    before = r"(?<!\w)" if _LETTER.match(needle[0]) else ""
+    # In a quoted JSON text a line's first word follows the letter of an escape.
+    before = r"(?:(?<!\w)|(?<=\\[nrt]))" if _LETTER.match(needle[0]) else ""
     after = r"(?!\w)" if _LETTER.match(needle[-1]) else ""
     return f"{before}{re.escape(needle)}{after}"

@@ -55,7 +55,7 @@ class _Service:
         self._sweep_s = sweep_s
         self._wake = asyncio.Event()
         self._stopped = threading.Event()
-        self._flushes: list[int] = []
+        self._flushes: list[Flush] = []
         self._crash = ""
         self._watched: frozenset[str] = frozenset()
         self._watch_again = 0.0
@@ -74,7 +74,7 @@ class _Service:
                 logger.warning("not a command: %r", line[:200])
                 continue
             if isinstance(command, Flush):
-                self._flushes.append(command.id)
+                self._flushes.append(command)
             self._wake.set()
         self.stop()
 
@@ -85,8 +85,7 @@ class _Service:
             flushes, self._flushes = self._flushes, []
             outcome = await self._sweep(self._indexer.update_once if woken else self._verify_some)
             if outcome == "complete":
-                for flush_id in flushes:
-                    self._emit(Flushed(id=flush_id))
+                await self._answer(flushes)
                 await self._guarded(self._indexer.maintain_if_due)
             else:
                 self._flushes = [*flushes, *self._flushes]
@@ -94,6 +93,15 @@ class _Service:
             woken = await self._woken_within({"partial": _AGAIN_S, "busy": _BUSY_S}.get(outcome, self._sweep_s))
         if self._watcher is not None:
             self._watcher.cancel()
+
+    async def _answer(self, flushes: list[Flush]) -> None:
+        """Answer what a complete sweep answers; a purge that failed is tried again after the next one."""
+        purged = any(flush.purge for flush in flushes) and await self._guarded(self._indexer.purge) == "complete"
+        for flush in flushes:
+            if purged or not flush.purge:
+                self._emit(Flushed(id=flush.id))
+            else:
+                self._flushes.append(flush)
 
     async def _woken_within(self, delay_s: float) -> bool:
         try:

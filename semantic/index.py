@@ -44,6 +44,8 @@ __all__ = ["SCHEMA_VERSION", "Index"]
 T = TypeVar("T")
 
 _PASSING_FAULTS = ("Not found", "ommit conflict", "Too many concurrent writers")
+# As good as no age; for none at all lancedb warns of readers that stand on older versions, and those find the new one here.
+_PURGED_AGE = timedelta(milliseconds=5)
 _READ_PAUSES_S = (0.0,)
 _WRITE_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 
@@ -156,6 +158,28 @@ class Index:
             self._write(name, self._maintain_table)
         with _translated("clean up old tables of"):
             self._drop_old_tables()
+
+    def purge(self) -> None:
+        """Write the tables anew and drop every older version of them: what was removed from the index is then gone from the disk.
+
+        For the lease's holder alone. A reader that stands on a dropped version finds the new one by itself.
+        """
+        connection = self._connected()
+        with _translated("purge"):
+            for name in connection.list_tables().tables:
+                if name in (self._chunks_name, self._stamps_name):
+                    self._rewrite(name)
+                elif name.startswith(("chunks-", "documents-")):
+                    connection.drop_table(name)
+
+    def _rewrite(self, name: str) -> None:
+        rows = self._connected().open_table(name).to_arrow()
+        with self._lock:
+            table = self._connected().create_table(name, rows, schema=self._schema(name), mode="overwrite")
+            self._tables[name] = table
+        _create_missing_indexes(table, self._vector_index_rows)
+        time.sleep(2 * _PURGED_AGE.total_seconds())
+        table.optimize(cleanup_older_than=_PURGED_AGE, delete_unverified=True)
 
     def _maintain_table(self, table: "Table") -> None:
         _create_missing_indexes(table, self._vector_index_rows)

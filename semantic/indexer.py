@@ -165,6 +165,12 @@ class Indexer:
         self._unverified = self._unverified[len(paths) :]
         return status
 
+    def purge(self) -> None:
+        """Take what was removed from the index off the disk too. Raises IndexBusyError, IndexFaultError."""
+        with self._lease.held(timeout_s=_LEASE_TIMEOUT_S):
+            self._lease.check()
+            self._index.purge()
+
     def maintain_if_due(self) -> None:
         """Compact the index after enough commits or time; leaves it to the other indexer when the lease is taken."""
         due = self._commits and self._clock() - self._maintained_s >= _MAINTENANCE_S

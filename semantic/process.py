@@ -31,10 +31,11 @@ class Wake(BaseModel):
 
 
 class Flush(BaseModel):
-    """Asks for a `Flushed` after a complete sweep that starts after this command."""
+    """Asks for a `Flushed` after a complete sweep that starts after this command; with `purge` after a purge of the index too."""
 
     op: Literal["flush"] = "flush"
     id: int
+    purge: bool = False
 
 
 class StatusEvent(BaseModel):
@@ -66,6 +67,7 @@ class IndexerProcess:
         self._status = IndexStatus()
         self._ids = itertools.count(1)
         self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, Flush] = {}
         self._process: Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -105,17 +107,24 @@ class IndexerProcess:
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until a sweep that started after this call is complete; False when that is not within `timeout_s`."""
+        return await self._ask(Flush(id=next(self._ids)), timeout_s)
+
+    async def purge(self, timeout_s: float) -> bool:
+        """As `flush`, and then take what was removed from the index off the disk; False when that is not within `timeout_s`."""
+        return await self._ask(Flush(id=next(self._ids), purge=True), timeout_s)
+
+    async def _ask(self, command: Flush, timeout_s: float) -> bool:
         if self._supervisor is None:
             return False
-        command = Flush(id=next(self._ids))
         done = self._flushes[command.id] = asyncio.get_running_loop().create_future()
+        self._asked[command.id] = command
         self._send(command)
         try:
             await asyncio.wait_for(done, timeout_s)
         except TimeoutError:
             return False
         finally:
-            del self._flushes[command.id]
+            del self._flushes[command.id], self._asked[command.id]
         return True
 
     def _send(self, command: Wake | Flush) -> None:
@@ -150,8 +159,8 @@ class IndexerProcess:
         )
         self._process = process
         try:
-            for flush_id in self._flushes:  # of before a restart: the first sweep starts after them
-                self._send(Flush(id=flush_id))
+            for command in self._asked.values():  # of before a restart: the first sweep starts after them
+                self._send(command)
             await self._listen(process)
             return await process.wait()
         finally:

@@ -325,3 +325,10 @@ def test_what_was_taken_out_of_a_text_is_not_in_it_any_more(texts: list[str], ar
     held = f"{around} {' '.join(words.needles)} {around}"
     assert words.take_out(words.take_out(held)) == words.take_out(held)
     assert all(f" {needle} " not in words.take_out(held) for needle in words.needles)
+
+
+def test_a_line_is_recognised_inside_a_quoted_json_text():
+    words = Words.of(["The zyzzogeton is a leafhopper."])
+    quoted = r'{"user": "notes:\nThe zyzzogeton is a leafhopper.\nmore"}'
+    assert words.take_out(quoted) == r'{"user": "notes:\n[forgotten]\nmore"}'
+    assert words.take_out("AThe zyzzogeton is a leafhopper.") == "AThe zyzzogeton is a leafhopper."

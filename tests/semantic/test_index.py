@@ -441,3 +441,26 @@ def test_tables_of_an_old_fingerprint_go_once_nobody_writes_them(uri):
     assert len(tables(uri)) == 3
     assert foreign.count_rows() == 1
     assert texts_found(new, "x") == ["x"]
+
+
+def test_a_purge_takes_removed_rows_off_the_disk_and_keeps_the_others(tmp_path):
+    index = Index(str(tmp_path / "index"), dimension=4, fingerprint="f")
+    vector = np.array([1, 0, 0, 0], np.float32)
+    for name, text in (("a.md", "the secretword is here"), ("b.md", "this one stays")):
+        stat = DocumentStat(f"memory/{name}", "memory", None, 1, 1, 1, 1)
+        index.apply([(IndexedDocument(stat, "sha", 1, "f"), [(Chunk(name, (), 1, 1, text, text), vector)])], [])
+    index.maintain()
+    old = Index(str(tmp_path / "index"), dimension=4, fingerprint="older")
+    old.apply([(IndexedDocument(stat, "sha", 1, "older"), [(Chunk("x", (), 1, 1, "secretword", "secretword"), vector)])], [])
+    reader = Index(str(tmp_path / "index"), dimension=4, fingerprint="f")
+    assert reader.search_text("secretword", scope=Scope(), collections=(), limit=5)
+    index.apply([], ["memory/a.md"])
+    index.purge()
+    files = [path for path in (tmp_path / "index").rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"secretword" in path.read_bytes()] == []
+    assert set(index.documents()) == {"memory/b.md"}
+    assert not reader.search_text("secretword", scope=Scope(), collections=(), limit=5)
+    assert [hit.path for hit in reader.search_text("stays", scope=Scope(), collections=(), limit=5)] == ["memory/b.md"]
+    index.apply([(IndexedDocument(stat, "sha2", 1, "f"), [(Chunk("b2", (), 1, 1, "changed", "changed"), vector)])], [])
+    assert [hit.path for hit in reader.search_text("changed", scope=Scope(), collections=(), limit=5)] == ["memory/b.md"]
