@@ -48,6 +48,13 @@ def test_every_relative_link_leads_somewhere(page):
         assert not anchor or anchor in anchors_of(found), f"{target}: {found.name} has no such heading"
 
 
+def test_every_module_that_a_page_names_exists():
+    pages = "\n".join(page.read_text("utf-8") for page in PAGES)
+    named = re.findall(r"`((?:bot|persistence|semantic|tests|bench)/[\w/]+\.py)`", pages)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_index_leads_to_every_page():
     linked = {(ROOT / "docs" / target.partition("#")[0]).resolve() for target in LINK.findall(prose_of(read("docs/index.md")))}
     assert {page for page in PAGES if "examples" not in page.parts} - linked == {ROOT / "docs" / "index.md"}
