@@ -24,8 +24,8 @@ from persistence.rules import Rules, render_rules
 from persistence.settings import Settings
 from persistence.skills import load_skills
 from persistence.sync import Synced, sync_log_to_context
-from persistence.topic_folder import INDEX_FILE
-from persistence.topic_view import load_index
+from persistence.topics.folder import INDEX_FILE
+from persistence.topics.view import load_index
 from persistence.workspace import ChannelId, Lane, Workspace
 from semantic.errors import QueryEmptyError, SemanticError
 from semantic.types import Query, Scope

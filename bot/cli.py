@@ -23,9 +23,9 @@ from bot.config import Config, check_bind, load_config, quiet_libraries
 from bot.errors import BotError, StartRefusedError
 from bot.message import Answered, IncomingMessage
 from persistence.audit import Author
+from persistence.checks.findings import Finding, Repaired
 from persistence.doctor import examine, repair
 from persistence.errors import PersistenceError
-from persistence.findings import Finding, Repaired
 from persistence.secret_sweep import sweep_secrets, take_secrets_out
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 from semantic.embedder import Embedder

@@ -12,9 +12,9 @@ from persistence.audit import Author
 from persistence.errors import NotFoundError, PersistenceError
 from persistence.memory import append_note
 from persistence.records import LogRecord
-from persistence.team_log import ORCHESTRATOR
+from persistence.teams.log import ORCHESTRATOR
 from persistence.topic_store import TopicStore
-from persistence.topics import TopicEntry
+from persistence.topics.index import TopicEntry
 from persistence.workspace import Lane
 from semantic.errors import SemanticError
 from semantic.types import Query, Scope

@@ -20,13 +20,13 @@ from bot.stores import Stores
 from bot.tool import Bench
 from persistence.compaction import Limits, SpanItem, plan_archive
 from persistence.context import Context
-from persistence.context_messages import BYTES_PER_TOKEN, Lookup, cut_text
+from persistence.contexts.messages import BYTES_PER_TOKEN, Lookup, cut_text
 from persistence.memory import load_memory_layers
 from persistence.records import AssistantMessage, TextBlock, ToolResultMessage
 from persistence.rules import Rules, render_rules
 from persistence.settings import Settings
 from persistence.topic_store import read_topic_index
-from persistence.topics import select_for_prompt
+from persistence.topics.index import select_for_prompt
 from persistence.transcript import Portion, choose_fence, split_portions
 from persistence.workspace import ChannelId, Lane, Workspace
 

@@ -11,7 +11,7 @@ from bot.message import Passage
 from persistence.handoff import Handoff
 from persistence.memory import MemoryLayer
 from persistence.skills import Skill
-from persistence.topics import TopicIndex, select_for_prompt
+from persistence.topics.index import TopicIndex, select_for_prompt
 from persistence.workspace import Lane
 
 BYTES_PER_TOKEN: Final = 4

@@ -16,7 +16,7 @@ from bot.prompt import Prompt, estimate_tokens
 from bot.reply import log_reply, new_turn_id
 from bot.stores import Stores
 from bot.tool import Bench
-from persistence.context_messages import ModelMessages
+from persistence.contexts.messages import ModelMessages
 from persistence.records import AssistantMessage, LogRecord, TextBlock, ToolResultMessage, UserMessage
 from persistence.sync import Synced
 from persistence.workspace import Lane

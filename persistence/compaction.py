@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from persistence.context import Context
-from persistence.context_messages import Lookup, estimate_tokens, map_entry, map_summary
-from persistence.context_tree import EntryTree
+from persistence.contexts.messages import Lookup, estimate_tokens, map_entry, map_summary
+from persistence.contexts.tree import EntryTree
 from persistence.errors import FlushMissingError
 from persistence.handoff import CompactionMark, CompactionReason, Handoff, cap_section, read_handoff
 from persistence.ledger import FlushLedger, FlushRow

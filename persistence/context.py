@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from persistence.context_messages import Lookup, ModelMessages, build_model_messages, cap_tool_result
-from persistence.context_migration import migrate
-from persistence.context_tree import EntryTree, new_header
+from persistence.contexts.messages import Lookup, ModelMessages, build_model_messages, cap_tool_result
+from persistence.contexts.migration import migrate
+from persistence.contexts.tree import EntryTree, new_header
 from persistence.errors import ContextUnsupportedError, NotFoundError, StoreBusyError
 from persistence.files import locked, replace_bytes
 from persistence.lines import Cursor, Tail, append_lines, find_end, held_lines, read_lines

@@ -8,9 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from persistence.audit import Author
-from persistence.document_path import document_channel
-from persistence.errors import PersistenceError
-from persistence.file_checks import (
+from persistence.checks.files import (
     check_place,
     check_settings,
     check_skills,
@@ -20,11 +18,13 @@ from persistence.file_checks import (
     remove_leftover,
     repair_version,
 )
-from persistence.findings import Finding, Repaired
-from persistence.line_checks import DANGLING, LINE_KINDS, TORN, check_lines, reattach, seal
+from persistence.checks.findings import Finding, Repaired
+from persistence.checks.lines import DANGLING, LINE_KINDS, TORN, check_lines, reattach, seal
+from persistence.checks.teams import check_runs, check_team_file
+from persistence.checks.topics import CODE_PREFIX, check_shared_topics, check_topics, repair_scope
+from persistence.document_path import document_channel
+from persistence.errors import PersistenceError
 from persistence.places import Place, walk_volume
-from persistence.team_checks import check_runs, check_team_file
-from persistence.topic_checks import CODE_PREFIX, check_shared_topics, check_topics, repair_scope
 from persistence.workspace import SHARED_TOPICS, Workspace
 
 __all__ = ["Finding", "Repaired", "examine", "repair"]

@@ -12,9 +12,8 @@ from persistence.audit import AuditLine, Author, append_audit, now_iso, one_line
 from persistence.document_path import document_channel
 from persistence.errors import PersistenceError
 from persistence.files import MAX_TEXT_BYTES, read_bytes
-from persistence.places import Place, PlaceKind, channel_of_state, walk_volume
-from persistence.scrub import Scrub, change_everywhere, count_place, scrub_place
-from persistence.targets import (
+from persistence.forgetting.scrub import Scrub, change_everywhere, count_place, scrub_place
+from persistence.forgetting.targets import (
     ChannelTarget,
     DocumentTarget,
     LinesTarget,
@@ -26,8 +25,9 @@ from persistence.targets import (
     removals_of,
     texts_of,
 )
+from persistence.forgetting.words import Words
+from persistence.places import Place, PlaceKind, channel_of_state, walk_volume
 from persistence.version_store import file_of_version
-from persistence.words import Words
 from persistence.workspace import ChannelId, Workspace, normal_ts, parse_ts
 from persistence.wrapper import read_wrapper, wrap_deleted
 

@@ -10,9 +10,8 @@ from typing import Final
 
 from persistence.errors import PersistenceError, TsFutureError
 from persistence.files import locked, read_bytes, replace_bytes
-from persistence.group_commit import GroupCommit
 from persistence.lines import Cursor, Slice, Tail, append_lines, read_lines, read_open_lines, read_spans
-from persistence.log_changes import (
+from persistence.logs.changes import (
     Appended,
     Batch,
     Change,
@@ -24,7 +23,8 @@ from persistence.log_changes import (
     plan_post,
     unknown_message,
 )
-from persistence.log_index import BEFORE_ALL, NEWEST, Choice, LogIndex, answered_by, parse_index, ts_ns
+from persistence.logs.group_commit import GroupCommit
+from persistence.logs.index import BEFORE_ALL, NEWEST, Choice, LogIndex, answered_by, parse_index, ts_ns
 from persistence.records import LogRecord, parse_log_record
 from persistence.redaction import Redact
 from persistence.secrets import redact as redact_text

@@ -24,7 +24,8 @@ from persistence.errors import (
 )
 from persistence.files import open_regular, opened_folder, translate
 from persistence.lines import append_after
-from persistence.run_events import (
+from persistence.teams.log import DEFAULT_ROLES, parse_role, refuse_private
+from persistence.teams.run_events import (
     AttemptStarted,
     Body,
     Envelope,
@@ -38,9 +39,8 @@ from persistence.run_events import (
     texts_of,
     time_text,
 )
-from persistence.run_report import MAX_ATTEMPTS, RunReport, paths_of, report
-from persistence.run_state import RunState, after, check_event, fold, interruptions
-from persistence.team_log import DEFAULT_ROLES, parse_role, refuse_private
+from persistence.teams.run_report import MAX_ATTEMPTS, RunReport, paths_of, report
+from persistence.teams.run_state import RunState, after, check_event, fold, interruptions
 from persistence.workspace import ChannelId, Workspace, is_in_scope
 
 _RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Z2-7]{6}\Z", re.ASCII)

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Final
 
 from persistence.audit import Author
+from persistence.checks.findings import Finding, Repaired, read_numbered
 from persistence.errors import PersistenceError
 from persistence.files import MAX_TEXT_BYTES, read_bytes
-from persistence.findings import Finding, Repaired, read_numbered
+from persistence.forgetting.scrub import Scrub, scrub_place
 from persistence.places import Place, PlaceKind, kind_of, walk_volume
 from persistence.records import decode_line
 from persistence.redaction import redact_fields
-from persistence.scrub import Scrub, scrub_place
 from persistence.secrets import find_secrets, line_of, redact
 from persistence.workspace import Workspace
 

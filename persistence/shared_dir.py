@@ -16,13 +16,13 @@ from typing import Final
 from persistence.audit import Author
 from persistence.errors import BodyInvalidError, PersistenceError, StoreFaultError
 from persistence.files import etag_of, opened_folder, read_bytes, replace_bytes
-from persistence.topic_change import TopicChange, changing
-from persistence.topic_folder import INDEX_FILE, SENTINEL_FILE, TopicFolder
-from persistence.topic_lock import LockWaits
-from persistence.topic_lookup import one_per_file
-from persistence.topic_merge import SUFFIX, MergeStep, Side, fold, plan_steps
-from persistence.topic_view import NO_INDEX, load_index
-from persistence.topics import Row, file_key, put_entry
+from persistence.topics.change import TopicChange, changing
+from persistence.topics.folder import INDEX_FILE, SENTINEL_FILE, TopicFolder
+from persistence.topics.index import Row, file_key, put_entry
+from persistence.topics.lock import LockWaits
+from persistence.topics.lookup import one_per_file
+from persistence.topics.merge import SUFFIX, MergeStep, Side, fold, plan_steps
+from persistence.topics.view import NO_INDEX, load_index
 from persistence.versions import replace_with_version
 from persistence.workspace import SHARED_TOPICS, Workspace
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persistence.context import Context
-from persistence.context_tree import read_sync_state
+from persistence.contexts.tree import read_sync_state
 from persistence.errors import PersistenceError
 from persistence.files import locked, read_bytes, replace_bytes
 from persistence.lines import Cursor

@@ -28,8 +28,8 @@ from persistence.files import (
 from persistence.lines import Tail, append_lines
 from persistence.memory import MemoryLayer
 from persistence.runs import Runs, parse_run_id, utc_now
-from persistence.team_compaction import Compaction, compact_index, compact_log
-from persistence.team_decisions import (
+from persistence.teams.compaction import Compaction, compact_index, compact_log
+from persistence.teams.decisions import (
     Decision,
     clean_body,
     clean_title,
@@ -41,7 +41,7 @@ from persistence.team_decisions import (
     slug_of,
     split_marked,
 )
-from persistence.team_log import (
+from persistence.teams.log import (
     DEFAULT_ROLES,
     INDEX_LIMIT,
     ORCHESTRATOR,
@@ -54,8 +54,8 @@ from persistence.team_log import (
     refuse_private,
     render_entry,
 )
-from persistence.team_quota import claim_entry, refuse_over_quota
-from persistence.team_status import LATEST_DECISIONS, TeamStatus, summarise
+from persistence.teams.quota import claim_entry, refuse_over_quota
+from persistence.teams.status import LATEST_DECISIONS, TeamStatus, summarise
 from persistence.versions import (
     MAX_KEPT_BYTES,
     Author,

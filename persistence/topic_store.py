@@ -12,14 +12,15 @@ from persistence.audit import Author
 from persistence.errors import BodyInvalidError, PinnedError, SecretDetectedError, UnsafeObjectError
 from persistence.files import MAX_TEXT_BYTES, TextFile
 from persistence.secrets import is_transcript, refuse_secrets
-from persistence.topic_change import TopicChange, Upkeep, changing
-from persistence.topic_file import Mode, mark_pinned, mark_removed, parse_topic_file, render_topic_file, write_topic
-from persistence.topic_folder import INDEX_FILE, REMOVED_FILE, TopicFolder
-from persistence.topic_lock import LockWaits
-from persistence.topic_lookup import ambiguous, exact_matches, find_topic, fits, one_per_file
-from persistence.topic_names import check_topic_name, clean_summary, key_of, slug_of
-from persistence.topic_repair import RepairReport, repair_topics
-from persistence.topic_view import (
+from persistence.topics.change import TopicChange, Upkeep, changing
+from persistence.topics.file import Mode, mark_pinned, mark_removed, parse_topic_file, render_topic_file, write_topic
+from persistence.topics.folder import INDEX_FILE, REMOVED_FILE, TopicFolder
+from persistence.topics.index import TopicEntry, TopicIndex, drop_file, file_key, next_stamp, put_entry, stamp_of
+from persistence.topics.lock import LockWaits
+from persistence.topics.lookup import ambiguous, exact_matches, find_topic, fits, one_per_file
+from persistence.topics.names import check_topic_name, clean_summary, key_of, slug_of
+from persistence.topics.repair import RepairReport, repair_topics
+from persistence.topics.view import (
     NO_INDEX,
     Topic,
     TopicMatch,
@@ -30,7 +31,6 @@ from persistence.topic_view import (
     load_topic,
     search_topics,
 )
-from persistence.topics import TopicEntry, TopicIndex, drop_file, file_key, next_stamp, put_entry, stamp_of
 from persistence.versions import changed_meanwhile
 from persistence.workspace import ChannelId, Workspace
 

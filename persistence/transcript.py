@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from persistence.compaction import SpanItem
-from persistence.context_messages import BYTES_PER_TOKEN, Lookup, cut_text
+from persistence.contexts.messages import BYTES_PER_TOKEN, Lookup, cut_text
 from persistence.records import (
     AssistantMessage,
     Message,

@@ -10,7 +10,7 @@ from persistence.memory import load_memory_layers
 from persistence.records import LogRecord, decode_line, parse_log_record
 from persistence.skills import load_skills, read_skill
 from persistence.topic_store import read_topic_index
-from persistence.topics import parse_topic_index, render_entry
+from persistence.topics.index import parse_topic_index, render_entry
 from persistence.workspace import ChannelId, Workspace, ts_key
 
 EXAMPLE = Workspace(Path(__file__).parents[1] / "examples/workspace")

@@ -11,13 +11,13 @@ from bot.api.access import HTTP, MAX_PAGE, ChannelDep, StoresDep, decode_cursor,
 from bot.api.problems import responses
 from bot.api.schemas import Body
 from bot.stores import Stores
-from persistence.run_events import parse_body
-from persistence.run_report import RunReport
 from persistence.runs import Head, Resume
 from persistence.team import Appended, TeamMemory
-from persistence.team_compaction import Compaction
-from persistence.team_decisions import Decision
-from persistence.team_status import TeamStatus
+from persistence.teams.compaction import Compaction
+from persistence.teams.decisions import Decision
+from persistence.teams.run_events import parse_body
+from persistence.teams.run_report import RunReport
+from persistence.teams.status import TeamStatus
 from persistence.workspace import ChannelId
 
 router = APIRouter(prefix="/v1/channels/{channel}/team", tags=["team"])

@@ -13,7 +13,7 @@ from bot.stores import Stores
 from persistence.handoff import Handoff, read_handoff
 from persistence.shared_dir import MergePlan, merge, plan_merge, shared_directory
 from persistence.topic_store import Pinned, Removed, RepairReport, Topic, TopicMatch, TopicStatus, TopicStore, Written
-from persistence.topics import TopicEntry
+from persistence.topics.index import TopicEntry
 from persistence.workspace import ChannelId, parse_channel_id
 
 router = APIRouter(prefix="/v1", tags=["topics"])

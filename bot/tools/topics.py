@@ -11,7 +11,7 @@ from bot.message import Json, Passage
 from bot.tool import Bench, result
 from persistence.errors import PersistenceError
 from persistence.topic_store import TopicStore
-from persistence.topics import TopicEntry
+from persistence.topics.index import TopicEntry
 
 T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -9,7 +9,7 @@ from bot.message import Passage
 from bot.prompt import PromptInputs, TopicList, build_system_prompt, estimate_tokens, neutralise
 from persistence.memory import MemoryLayer
 from persistence.skills import Skill
-from persistence.topics import parse_topic_index
+from persistence.topics.index import parse_topic_index
 from persistence.workspace import Lane, parse_channel_id
 
 LANE = Lane(parse_channel_id("general"))

@@ -27,7 +27,7 @@ from persistence.compaction import (
     resume_span,
 )
 from persistence.context import Context
-from persistence.context_messages import estimate_tokens
+from persistence.contexts.messages import estimate_tokens
 from persistence.errors import FlushMissingError
 from persistence.handoff import HandoffOf, write_consolidation, write_handoff
 from persistence.ledger import FlushLedger

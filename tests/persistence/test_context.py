@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence.context import Context
-from persistence.context_messages import MAX_TOOL_RESULT_BYTES, ModelMessages, build_model_messages, estimate_tokens
-from persistence.context_tree import EntryTree
+from persistence.contexts.messages import MAX_TOOL_RESULT_BYTES, ModelMessages, build_model_messages, estimate_tokens
+from persistence.contexts.tree import EntryTree
 from persistence.errors import ContextUnsupportedError, NotFoundError, UnsafeObjectError
 from persistence.records import (
     AssistantMessage,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from persistence.audit import read_audit
+from persistence.checks.lines import reattached
 from persistence.context import Context
 from persistence.doctor import examine, repair
 from persistence.files import locked
-from persistence.line_checks import reattached
 from persistence.log import ChannelLog, NewMessage
 from persistence.records import UserMessage
 from persistence.topic_store import TopicStore

@@ -12,12 +12,12 @@ from persistence.context import Context
 from persistence.doctor import examine
 from persistence.errors import BodyInvalidError, ForbiddenError, NotFoundError, PreconditionFailedError
 from persistence.forget import ChannelTarget, DocumentTarget, LinesTarget, MessageTarget, Target, forget, plan_forget
+from persistence.forgetting.words import Words, words_of
 from persistence.log import ChannelLog, NewMessage
 from persistence.memory import append_note
 from persistence.records import AssistantMessage, Attachment, TextBlock, ToolCallBlock, ToolResultMessage, UserMessage
 from persistence.topic_store import TopicStore
 from persistence.versions import Author, edit_text, list_versions
-from persistence.words import Words, words_of
 from persistence.workspace import ChannelId, Lane, Workspace, open_workspace
 from persistence.wrapper import wrap_message
 

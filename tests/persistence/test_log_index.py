@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persistence.log_index import BEFORE_ALL, NEWEST, Choice, LogIndex, Postings, parse_index, ts_ns, ts_text
+from persistence.logs.index import BEFORE_ALL, NEWEST, Choice, LogIndex, Postings, parse_index, ts_ns, ts_text
 from persistence.records import LogRecord
 
 TS = st.integers(1, 12).map(lambda number: f"{number}.{number:06d}")

@@ -27,9 +27,9 @@ from persistence.errors import (
     TooLargeError,
     UnsafeObjectError,
 )
-from persistence.run_events import MAX_EVENT_BYTES, hash_of, parse_body, time_text
-from persistence.run_state import RunState, fold
 from persistence.runs import Head, Runs
+from persistence.teams.run_events import MAX_EVENT_BYTES, hash_of, parse_body, time_text
+from persistence.teams.run_state import RunState, fold
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 
 OPS = parse_channel_id("ops")
@@ -698,7 +698,7 @@ _VICTIM = """
 import sys
 from itertools import count
 from pathlib import Path
-from persistence.run_events import parse_body
+from persistence.teams.run_events import parse_body
 from persistence.runs import Runs
 from persistence.workspace import open_workspace, parse_channel_id
 runs = Runs(open_workspace(Path(sys.argv[1])), parse_channel_id("ops"))

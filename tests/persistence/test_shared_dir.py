@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from persistence.errors import BodyInvalidError, PersistenceError, StoreBusyError, UnsafeObjectError
 from persistence.files import locked
 from persistence.shared_dir import MergePlan, merge, plan_merge, shared_directory
-from persistence.topic_merge import Side, plan_steps
 from persistence.topic_store import TopicStore
-from persistence.topics import TopicEntry, parse_topic_index
+from persistence.topics.index import TopicEntry, parse_topic_index
+from persistence.topics.merge import Side, plan_steps
 from persistence.workspace import Workspace, open_workspace
 from tests.persistence.topic_samples import AMY, leftovers, put, tree
 

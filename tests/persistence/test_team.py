@@ -59,7 +59,7 @@ from persistence.errors import (
     UnsafeObjectError,
 )
 from persistence.team import TeamMemory
-from persistence.team_log import parse_entries, render_entry
+from persistence.teams.log import parse_entries, render_entry
 from persistence.versions import Author, list_versions
 from persistence.workspace import Lane, Workspace, open_workspace, parse_channel_id
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence.errors import AgentsActiveError, StoreFaultError
-from persistence.run_events import parse_body, time_text
 from persistence.team import TeamMemory
-from persistence.team_compaction import IndexCompaction, LogCompaction
-from persistence.team_log import ENTRY_LIMIT, add_batch, parse_entries, split_overflow, without_duplicates
+from persistence.teams.compaction import IndexCompaction, LogCompaction
+from persistence.teams.log import ENTRY_LIMIT, add_batch, parse_entries, split_overflow, without_duplicates
+from persistence.teams.run_events import parse_body, time_text
 from persistence.versions import Author, list_versions, restore_version
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 

@@ -14,7 +14,7 @@ import pytest
 from persistence.errors import StoreBusyError
 from persistence.lines import held_lines
 from persistence.team import TeamMemory
-from persistence.team_log import parse_entries
+from persistence.teams.log import parse_entries
 from persistence.versions import Author
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from persistence.topic_file import parse_topic_file
 from persistence.topic_store import TopicStore
-from persistence.topics import parse_topic_index
+from persistence.topics.file import parse_topic_file
+from persistence.topics.index import parse_topic_index
 from persistence.workspace import Workspace, open_workspace
 from tests.persistence.topic_samples import AMY, leftovers
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence.topic_file import (
+from persistence.topics.file import (
     TopicFile,
     mark_pinned,
     mark_removed,
@@ -13,7 +13,7 @@ from persistence.topic_file import (
     with_fields,
     write_topic,
 )
-from persistence.topics import TopicEntry
+from persistence.topics.index import TopicEntry
 
 STAMP = "2026-08-07T01:15:30+08:00"
 LATER = "2026-08-08T01:15:30+08:00"

@@ -13,11 +13,11 @@ import pytest
 
 from persistence.errors import StoreBusyError
 from persistence.files import locked
-from persistence.topic_change import TopicChange, changing
-from persistence.topic_file import TopicFile
-from persistence.topic_folder import TopicFolder
-from persistence.topic_lock import LockWaits, Token, directory_locked, is_abandoned, is_process
 from persistence.topic_store import TopicStore
+from persistence.topics.change import TopicChange, changing
+from persistence.topics.file import TopicFile
+from persistence.topics.folder import TopicFolder
+from persistence.topics.lock import LockWaits, Token, directory_locked, is_abandoned, is_process
 from persistence.workspace import Workspace, open_workspace
 from tests.persistence.topic_samples import AMY, leftovers, tree
 

@@ -12,8 +12,8 @@ from persistence.errors import (
     TopicRetiredError,
     TopicStructuralError,
 )
-from persistence.topic_names import check_topic_name, clean_summary, recovered_name, slug_of
-from persistence.topics import TopicEntry, is_safe_topic_file, parse_topic_index, render_entry
+from persistence.topics.index import TopicEntry, is_safe_topic_file, parse_topic_index, render_entry
+from persistence.topics.names import check_topic_name, clean_summary, recovered_name, slug_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.topic_file import parse_topic_file
+from persistence.topics.file import parse_topic_file
 from persistence.workspace import Workspace, open_workspace
 from tests.persistence.topic_samples import AMY, OC_0_6_7, PI_0_3_9, Clock, leftovers, put, store_of, tree
 

@@ -26,10 +26,10 @@ from persistence.errors import (
     UnsafeObjectError,
 )
 from persistence.files import MAX_TEXT_BYTES, locked
-from persistence.topic_file import parse_topic_file
-from persistence.topic_folder import TopicFolder
 from persistence.topic_store import TopicStore
-from persistence.topics import parse_topic_index
+from persistence.topics.file import parse_topic_file
+from persistence.topics.folder import TopicFolder
+from persistence.topics.index import parse_topic_index
 from persistence.versions import list_versions
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 from tests.persistence.topic_samples import AMY, OC_0_6_2, OC_0_6_7, PI_0_3_9, Clock, leftovers, put, store_of, tree

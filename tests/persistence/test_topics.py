@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence.topics import (
+from persistence.topics.index import (
     TopicEntry,
     drop_file,
     instant,

@@ -16,10 +16,10 @@ from persistence.document_path import document_channel, name_on_disk, parse_docu
 from persistence.errors import BodyInvalidError, ForbiddenError, NotFoundError, PersistenceError, PreconditionFailedError
 from persistence.files import etag_of, locked, open_regular, read_bytes, replace_bytes
 from persistence.lines import held_lines
-from persistence.log_index import ts_ns
+from persistence.logs.index import ts_ns
 from persistence.places import Place, PlaceKind, channel_of_state, kind_of, walk_volume
 from persistence.records import decode_line, encode_line, parse_log_record
-from persistence.topics import file_key, parse_topic_index
+from persistence.topics.index import file_key, parse_topic_index
 from persistence.version_store import META_SUFFIX, read_version, remove_file, version_ids
 from persistence.workspace import STATE, ChannelId, Workspace, parse_ts
 

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Final
 
 from persistence.audit import Author
+from persistence.checks.findings import Finding
 from persistence.document_path import document_channel
 from persistence.errors import PersistenceError
-from persistence.findings import Finding
-from persistence.topic_file import parse_topic_file
-from persistence.topic_folder import REMOVED_FILE, TopicFolder
 from persistence.topic_store import TopicStore
-from persistence.topic_view import NO_INDEX, TopicStatus, load_index, load_status
-from persistence.topics import TopicEntry, TopicIndex, file_key
+from persistence.topics.file import parse_topic_file
+from persistence.topics.folder import REMOVED_FILE, TopicFolder
+from persistence.topics.index import TopicEntry, TopicIndex, file_key
+from persistence.topics.view import NO_INDEX, TopicStatus, load_index, load_status
 from persistence.workspace import SHARED_TOPICS, ChannelId, Workspace
 
 CODE_PREFIX: Final = "topic_"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from datetime import date
 
+from persistence.checks.findings import Finding
 from persistence.errors import PersistenceError
 from persistence.files import read_bytes
-from persistence.findings import Finding
 from persistence.places import Place
 from persistence.runs import Runs
-from persistence.team_log import INDEX_LIMIT, count_lines, parse_entries
+from persistence.teams.log import INDEX_LIMIT, count_lines, parse_entries
 from persistence.workspace import ChannelId, Workspace
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from persistence.errors import BodyInvalidError, NotFoundError, TooLargeError
 from persistence.files import create_bytes, opened_folder, read_text
-from persistence.team_log import flatten
+from persistence.teams.log import flatten
 from persistence.versions import Author, recorded_change
 from persistence.workspace import Workspace
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from persistence.errors import EventRefusedError, ForbiddenError, PersistenceError
 from persistence.records import decode_line
-from persistence.run_events import (
+from persistence.teams.run_events import (
     Artifact,
     AttemptFinished,
     AttemptHeartbeat,

@@ -17,7 +17,7 @@ from typing import Final
 
 from persistence.errors import PersistenceError, StoreBusyError
 from persistence.files import Held, locked, opened_folder, read_bytes, translate, write_all
-from persistence.topic_folder import TOKEN_FILE, TopicFolder
+from persistence.topics.folder import TOKEN_FILE, TopicFolder
 
 ABANDONED_S: Final = 60.0
 _BEAT_S: Final = 5.0

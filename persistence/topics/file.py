@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from persistence.topic_names import clean_summary
-from persistence.topics import TopicEntry, instant
+from persistence.topics.index import TopicEntry, instant
+from persistence.topics.names import clean_summary
 
 Mode = Literal["append", "replace"]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from persistence.context_tree import EntryTree
+from persistence.contexts.tree import EntryTree
 from persistence.records import CONTEXT_VERSION, decode_line, encode_line
 
 

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from persistence.errors import BodyInvalidError, MessageConflictError, NotFoundError, PersistenceError, TooLargeError
 from persistence.lines import MAX_LINE_BYTES
-from persistence.log_index import LogIndex, ts_ns, ts_text
+from persistence.logs.index import LogIndex, ts_ns, ts_text
 from persistence.records import Attachment, LogRecord, decode_line, encode_line, parse_log_record
 from persistence.redaction import Redact, redact_fields
 from persistence.secrets import redact as take_secrets_out

@@ -8,10 +8,10 @@ from datetime import datetime
 from persistence.audit import Author
 from persistence.errors import NotUtf8Error, TooLargeError
 from persistence.files import Held, TextFile, etag_of, locked, read_text
-from persistence.topic_file import TopicFile, parse_topic_file, render_topic_file
-from persistence.topic_folder import Listing, TopicFolder
-from persistence.topic_lock import LockWaits, directory_locked
-from persistence.topics import Row, TopicEntry, TopicIndex, file_key, parse_topic_index, render_index, rows_of, tidy
+from persistence.topics.file import TopicFile, parse_topic_file, render_topic_file
+from persistence.topics.folder import Listing, TopicFolder
+from persistence.topics.index import Row, TopicEntry, TopicIndex, file_key, parse_topic_index, render_index, rows_of, tidy
+from persistence.topics.lock import LockWaits, directory_locked
 from persistence.versions import encode_text, replace_with_version
 
 

@@ -4,7 +4,7 @@ from persistence.errors import RunEntryQuotaError
 from persistence.files import etag_of, read_bytes
 from persistence.lines import Tail, append_lines
 from persistence.records import decode_line, encode_line
-from persistence.team_log import RUN_QUOTA
+from persistence.teams.log import RUN_QUOTA
 from persistence.workspace import Workspace
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from persistence.errors import AmbiguousError, NotFoundError, TopicBlankError, UnsafeObjectError
-from persistence.topic_names import key_of
-from persistence.topics import TopicEntry, TopicIndex, file_key, merged
+from persistence.topics.index import TopicEntry, TopicIndex, file_key, merged
+from persistence.topics.names import key_of
 
 _SHOWN: Final = 10
 

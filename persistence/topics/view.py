@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 from persistence.errors import NotFoundError, TopicBlankError
 from persistence.files import read_bytes, read_text
-from persistence.topic_file import TopicFile, marked_as, newer_entry, parse_topic_file
-from persistence.topic_folder import SEEN_BYTES, TopicFolder
-from persistence.topic_lookup import fits, one_per_file
-from persistence.topic_names import key_of, recovered_name
-from persistence.topics import TopicEntry, TopicIndex, file_key, instant, parse_topic_index, readable_lines, stamp_of
+from persistence.topics.file import TopicFile, marked_as, newer_entry, parse_topic_file
+from persistence.topics.folder import SEEN_BYTES, TopicFolder
+from persistence.topics.index import TopicEntry, TopicIndex, file_key, instant, parse_topic_index, readable_lines, stamp_of
+from persistence.topics.lookup import fits, one_per_file
+from persistence.topics.names import key_of, recovered_name
 
 _SKEW: Final = timedelta(minutes=1)
 _MATCH_CHARS: Final = 120

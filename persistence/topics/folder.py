@@ -24,7 +24,7 @@ from persistence.files import (
     sync_folder,
     translate,
 )
-from persistence.topics import file_key, is_safe_topic_file
+from persistence.topics.index import file_key, is_safe_topic_file
 from persistence.workspace import ChannelId, Workspace
 
 INDEX_FILE: Final = "MEMORY.md"

@@ -9,13 +9,13 @@ from functools import partial
 from persistence.audit import Author
 from persistence.errors import PersistenceError
 from persistence.files import etag_of, read_bytes, replace_bytes
-from persistence.topic_change import TopicChange, Upkeep
-from persistence.topic_file import TopicFile, marked_as, newer_entry, parse_topic_file
-from persistence.topic_folder import TopicFolder
-from persistence.topic_lock import LockWaits, directory_locked
-from persistence.topic_lookup import one_per_file
-from persistence.topic_names import clean_summary, key_of, recovered_name
-from persistence.topics import Row, TopicEntry, file_key, instant, parse_topic_index, put_entry, readable_lines, stamp_of
+from persistence.topics.change import TopicChange, Upkeep
+from persistence.topics.file import TopicFile, marked_as, newer_entry, parse_topic_file
+from persistence.topics.folder import TopicFolder
+from persistence.topics.index import Row, TopicEntry, file_key, instant, parse_topic_index, put_entry, readable_lines, stamp_of
+from persistence.topics.lock import LockWaits, directory_locked
+from persistence.topics.lookup import one_per_file
+from persistence.topics.names import clean_summary, key_of, recovered_name
 from persistence.workspace import QUARANTINE
 
 

@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from persistence.checks.findings import Finding
 from persistence.document_path import document_channel
 from persistence.errors import NotUtf8Error, StoreBusyError
 from persistence.files import locked, opened_folder, read_bytes, split_name
-from persistence.findings import Finding
 from persistence.lines import held_lines
 from persistence.places import TEMP_NAME, Place
 from persistence.rules import RulesStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from persistence.files import Held, locked, read_bytes
 from persistence.lines import held_lines
-from persistence.team_log import (
+from persistence.teams.log import (
     ENTRY_LIMIT,
     INDEX_LIMIT,
     EntryDateError,

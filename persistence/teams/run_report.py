@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from persistence.run_events import Artifact
-from persistence.run_state import Gate, Outcome, RunState, Task
+from persistence.teams.run_events import Artifact
+from persistence.teams.run_state import Gate, Outcome, RunState, Task
 
 MAX_ATTEMPTS: Final = 3
 

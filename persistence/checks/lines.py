@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from persistence.audit import Author, parse_audit_line
-from persistence.context_tree import EntryTree
+from persistence.checks.findings import Finding, read_numbered
+from persistence.contexts.tree import EntryTree
 from persistence.files import locked, replace_bytes
-from persistence.findings import Finding, read_numbered
 from persistence.lines import append_lines, held_lines
 from persistence.places import Place, PlaceKind
 from persistence.records import decode_line, encode_line, parse_log_record

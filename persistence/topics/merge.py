@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from persistence.topic_names import key_of
-from persistence.topics import TopicEntry, file_key
+from persistence.topics.index import TopicEntry, file_key
+from persistence.topics.names import key_of
 
 SUFFIX: Final = "-opim"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from persistence.context_tree import EntryTree
+from persistence.contexts.tree import EntryTree
 from persistence.records import (
     AssistantMessage,
     Entry,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from persistence.team_decisions import Decision
-from persistence.team_log import ENTRY_LIMIT, INDEX_LIMIT, Entry, count_lines
+from persistence.teams.decisions import Decision
+from persistence.teams.log import ENTRY_LIMIT, INDEX_LIMIT, Entry, count_lines
 
 LATEST_DECISIONS: Final = 5
 

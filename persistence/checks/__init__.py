@@ -1,0 +1,1 @@
+"""What `doctor` is made of: what it looks for, room by room, and what it finds."""
