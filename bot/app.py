@@ -20,6 +20,7 @@ from bot.message import Replied
 from bot.stores import Stores, open_stores
 from bot.turn import run_turn
 from persistence.records import LogRecord
+from persistence.rules import RulesStore
 from persistence.settings import SettingsStore
 from persistence.workspace import Lane, Workspace
 from semantic.embedders import load_embedder
@@ -52,7 +53,13 @@ async def open_services(config: Config, workspace: Workspace, *, surface: str) -
     embedder = load_embedder(config.embedder, threads=1)
     index = Index(index_uri, dimension=embedder.dimension, fingerprint=fingerprint_of(embedder.name))
     searcher = Searcher(workspace.root, index, embedder)
-    indexer = IndexerProcess(workspace.root, index_uri=index_uri, embedder=config.embedder, sweep_s=config.sweep_s)
+    indexer = IndexerProcess(
+        workspace.root,
+        index_uri,
+        embedder=config.embedder,
+        sweep_s=config.sweep_s,
+        shared=(await asyncio.to_thread(RulesStore(workspace).load)).rules.shared_dir,
+    )
     stores = open_stores(
         workspace, SettingsStore(workspace, overrides=config.setting_overrides), searcher=searcher, indexer=indexer
     )

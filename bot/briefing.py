@@ -8,8 +8,10 @@ from typing import Final
 import structlog
 
 from bot.consolidation import ChosenModel, MemoryJob
+from bot.errors import ModelFailedError
 from bot.message import Passage
 from bot.models import resolve_model
+from bot.models.recall import MODEL_NAME
 from bot.prompt import Prompt, PromptInputs, TopicList, build_system_prompt
 from bot.stores import Stores
 from bot.tool import FRESH_TIMEOUT_S, passage_of
@@ -25,7 +27,6 @@ from persistence.settings import Settings
 from persistence.skills import load_skills
 from persistence.sync import Synced, sync_log_to_context
 from persistence.topics.folder import INDEX_FILE
-from persistence.topics.view import load_index
 from persistence.workspace import ChannelId, Lane, Workspace
 from semantic.errors import QueryEmptyError, SemanticError
 from semantic.types import Query, Scope
@@ -40,10 +41,22 @@ logger = structlog.get_logger()
 async def open_job(stores: Stores, lane: Lane) -> MemoryJob:
     """The model, rules and settings in force for a lane now. Raises ModelFailedError for a model that can't be had."""
     settings = (await asyncio.to_thread(stores.settings.load)).values
+    return await _open_job(stores, lane, settings, settings.model)
+
+
+async def open_job_for_commands(stores: Stores, lane: Lane) -> MemoryJob:
+    """As `open_job`, but a model that can't be had is no reason to refuse a command: then there is no language model to ask."""
+    settings = (await asyncio.to_thread(stores.settings.load)).values
+    try:
+        return await _open_job(stores, lane, settings, settings.model)
+    except ModelFailedError:
+        return await _open_job(stores, lane, settings, MODEL_NAME)
+
+
+async def _open_job(stores: Stores, lane: Lane, settings: Settings, name: str) -> MemoryJob:
     rules = (await asyncio.to_thread(stores.rules.load)).rules
-    model = resolve_model(settings.model)
-    chosen = ChosenModel(model, settings.model, model.context_window or DEFAULT_WINDOW_TOKENS)
-    return MemoryJob(stores, lane, chosen, rules, settings)
+    model = resolve_model(name)
+    return MemoryJob(stores, lane, ChosenModel(model, name, model.context_window or DEFAULT_WINDOW_TOKENS), rules, settings)
 
 
 def sync_lane(job: MemoryJob, current_ts: str) -> Synced:
@@ -87,7 +100,7 @@ def load_prompt(job: MemoryJob, context: Context, *, surface: str, passages: Seq
             surface=surface,
             layers=layers,
             unreadable=unreadable,
-            topics=take(lambda: _load_topics(job.stores, channel, job.rules)),
+            topics=take(lambda: load_topics(job.stores, channel, job.rules)),
             skills=load_skills(workspace, channel).items,
             passages=passages,
             rules=render_rules(job.rules),
@@ -122,17 +135,19 @@ def _load_layers(workspace: Workspace, channel: ChannelId) -> tuple[list[MemoryL
     return layers, unreadable
 
 
-def _load_topics(stores: Stores, channel: ChannelId, rules: Rules) -> list[TopicList]:
+def load_topics(stores: Stores, channel: ChannelId, rules: Rules) -> list[TopicList]:
+    """The topic indexes of a channel's scope that hold something; one that can't be read is left out and reported."""
     topics = []
     for owner in (None, channel):
-        folder = stores.topics(owner).folder
+        store = stores.topics(owner)
+        path = stores.topic_path(store, INDEX_FILE)
         try:
-            index = load_index(folder)
+            index = store.index()
         except PersistenceError:
-            logger.warning("topic_index_unreadable", name=folder.name(INDEX_FILE), exc_info=True)
+            logger.warning("topic_index_unreadable", name=path, exc_info=True)
             continue
         if index is not None and index.entries:
-            topics.append(TopicList(folder.name(INDEX_FILE), index, rules.max_lines))
+            topics.append(TopicList(path, index, rules.max_lines))
     return topics
 
 

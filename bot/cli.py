@@ -26,6 +26,7 @@ from persistence.audit import Author
 from persistence.checks.findings import Finding, Repaired
 from persistence.doctor import examine, repair
 from persistence.errors import PersistenceError
+from persistence.rules import RulesStore
 from persistence.secret_sweep import sweep_secrets, take_secrets_out
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
 from semantic.embedder import Embedder
@@ -202,7 +203,8 @@ def _answer_json(answered: Answered) -> str:
 
 def _open_index(config: Config, workspace: Workspace, *, threads: int) -> tuple[Indexer, Embedder]:
     embedder = load_embedder(config.embedder, threads=threads)
-    return open_indexer(workspace.root, config.index_location(workspace.root), embedder), embedder
+    shared = RulesStore(workspace).load().rules.shared_dir
+    return open_indexer(workspace.root, config.index_location(workspace.root), embedder, shared=shared), embedder
 
 
 @app.command()

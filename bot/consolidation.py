@@ -25,12 +25,12 @@ from persistence.memory import load_memory_layers
 from persistence.records import AssistantMessage, TextBlock, ToolResultMessage
 from persistence.rules import Rules, render_rules
 from persistence.settings import Settings
-from persistence.topic_store import read_topic_index
+from persistence.topics.folder import INDEX_FILE
 from persistence.topics.index import select_for_prompt
 from persistence.transcript import Portion, choose_fence, split_portions
-from persistence.workspace import ChannelId, Lane, Workspace
+from persistence.workspace import Lane
 
-WRITING_TOOLS: Final = frozenset({"memory_append", "memory_write", "topic_write"})
+WRITING_TOOLS: Final = frozenset({"memory_append", "topic_write"})
 _MEMORY_SHARE: Final = 5  # of the room: one part in five for what is in memory already, half of it for the conversation
 _PORTION_SHARE: Final = 2
 
@@ -182,12 +182,12 @@ def _describe_memory(job: MemoryJob) -> str:
     """The topic indexes and memory layers that the model must not write down again, cut to their share of the room."""
     workspace, channel = job.stores.workspace, job.lane.channel
     room_bytes = job.limits.threshold_tokens // _MEMORY_SHARE * BYTES_PER_TOKEN // 4
-    scopes: tuple[ChannelId | None, ...] = (None, channel)
     parts = []
-    for scope in scopes:
-        if (index := read_topic_index(workspace, scope)) is not None and index.entries:
+    for scope in (None, channel):
+        store = job.stores.topics(scope)
+        if (index := store.index()) is not None and index.entries:
             chosen = select_for_prompt(index, max_lines=job.rules.max_lines, max_bytes=room_bytes)
-            parts.append(f"### {Workspace.topic_index(scope)}\n{neutralise(chosen.text)}")
+            parts.append(f"### {job.stores.topic_path(store, INDEX_FILE)}\n{neutralise(chosen.text)}")
     layers = load_memory_layers(workspace, channel)
     parts += [f"### {layer.path}\n{neutralise(cut_text(layer.text, room_bytes))}" for layer in layers]
     return "\n".join(parts) or "(nothing yet)"

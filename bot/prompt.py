@@ -209,7 +209,9 @@ def _tools(lane: Lane) -> Section:
         "tools",
         "## Tools\n"
         "- memory_search finds passages by meaning and by word; memory_read shows a file's lines.\n"
-        f"- memory_append writes a note into {lane.channel}/MEMORY.md.\n"
+        f"- memory_append writes a note into {lane.channel}/MEMORY.md; memory_forget takes one out again.\n"
+        "- topic_list, topic_read, topic_write, topic_remove, topic_pin: what is known about one subject, in a file of its own "
+        "with a line in the topic index.\n"
         "- history_search finds who said what in this channel.\n"
         "- skill_read loads a skill's text.",
     )

@@ -14,11 +14,12 @@ from bot.held import HeldTopics
 from persistence.context import Context
 from persistence.log import ChannelLog
 from persistence.rules import RulesStore
+from persistence.secrets import redact as redact_text
 from persistence.settings import SettingsStore
 from persistence.shared_dir import shared_directory
 from persistence.team import TeamMemory
 from persistence.topic_store import TopicStore
-from persistence.workspace import ChannelId, Lane, Workspace
+from persistence.workspace import SHARED_TOPICS, ChannelId, Lane, Workspace
 from semantic.process import IndexerProcess
 from semantic.search import Searcher
 
@@ -85,17 +86,25 @@ class Stores:
         shared = shared_directory(self.workspace) if channel is None and rules.shared_dir else None
         return TopicStore(self.workspace, channel, shared=shared, stale_after_days=rules.stale_after_days)
 
+    def topic_path(self, store: TopicStore, file: str) -> str:
+        """A topic's file as sources name it: relative to the workspace."""
+        return f"{SHARED_TOPICS}/{file}" if store.folder.shared else store.folder.name(file)
+
 
 def open_stores(workspace: Workspace, settings: SettingsStore, *, searcher: Searcher, indexer: IndexerProcess) -> Stores:
     """Bring the two packages together over one workspace; opens no file yet."""
 
+    def redact(text: str) -> str:
+        """Takes secrets out, unless the settings in force say not to."""
+        return redact_text(text) if settings.load().values.redact_secrets else text
+
     @lru_cache(maxsize=_OPEN_LOGS)
     def log(channel: ChannelId) -> ChannelLog:
-        return ChannelLog(workspace, channel)
+        return ChannelLog(workspace, channel, redact=redact)
 
     @lru_cache(maxsize=_OPEN_CONTEXTS)
     def context(lane: Lane) -> Context:
-        return Context(workspace, lane)
+        return Context(workspace, lane, redact=redact)
 
     @lru_cache(maxsize=_OPEN_LOGS)
     def team(channel: ChannelId | None) -> TeamMemory:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bot.agent import Assignment, Outcome, run_agent
-from bot.briefing import load_prompt, open_job, recall, sync_lane, take_topics, write_last_prompt
+from bot.briefing import load_prompt, open_job, open_job_for_commands, recall, sync_lane, take_topics, write_last_prompt
 from bot.commands import Desk, author_of, parse_command, run_command
 from bot.compacting import CompactionReport, compact_if_due, flush_and_archive, flush_and_compact
 from bot.consolidation import MemoryJob, consolidate
@@ -58,9 +58,9 @@ async def run_turn(stores: Stores, lane: Lane, messages: Sequence[LogRecord], *,
     Raises ModelFailedError, TurnTimeoutError and the archive's errors; the messages stay logged in any case.
     """
     watch, turn_id = Stopwatch(), new_turn_id()
-    job = await open_job(stores, lane)
-    said = [await _obey(job, message) for message in messages if parse_command(message.text) is not None]
     asking = [message for message in messages if parse_command(message.text) is None]
+    job = await (open_job(stores, lane) if asking else open_job_for_commands(stores, lane))
+    said = [await _obey(job, message) for message in messages if parse_command(message.text) is not None]
     if not asking:
         outcome = Outcome("\n\n".join(said), TokenUsage(), "stop")
         reply = await log_reply(stores, lane, messages, outcome, model="", seen=())

@@ -261,6 +261,8 @@ class ContextUnsupportedError(PersistenceError):
 class FlushMissingError(PersistenceError):
     """A span of a context may not be compacted: its flush into memory is neither recorded nor waived. A fault of the caller."""
 
+    code = "flush_missing"
+
 
 class WorkspaceUnusableError(PersistenceError):
     """The workspace folder is absent, unreadable or not writable; the server can't start on it."""

@@ -169,7 +169,8 @@ async def _serve(arguments: argparse.Namespace, out: TextIO) -> None:
 
     loop = asyncio.get_running_loop()
     embedder = load_embedder(arguments.embedder, threads=_THREADS)
-    service = _Service(arguments.root, open_indexer(arguments.root, arguments.index, embedder), emit, sweep_s=arguments.sweep_s)
+    indexer = open_indexer(arguments.root, arguments.index, embedder, shared=arguments.shared)
+    service = _Service(arguments.root, indexer, emit, sweep_s=arguments.sweep_s)
     loop.add_signal_handler(signal.SIGTERM, service.stop)
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
@@ -202,6 +203,7 @@ def main() -> None:
     parser.add_argument("--index", required=True)
     parser.add_argument("--embedder", default="bundled")
     parser.add_argument("--sweep-s", type=float, default=5.0)
+    parser.add_argument("--shared", action="store_true", help="index the topics that are shared with other tools too")
     arguments = parser.parse_args()
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin

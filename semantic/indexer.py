@@ -50,11 +50,14 @@ def fingerprint_of(embedder_name: str) -> str:
     return hashlib.sha256(f"{embedder_name}\0{CHUNKER_VERSION}\0{SCHEMA_VERSION}".encode()).hexdigest()[:16]
 
 
-def open_indexer(root: Path, index_uri: str, embedder: Embedder) -> "Indexer":
-    """The indexer of a workspace with the index at `index_uri` (a folder or an object store's address)."""
+def open_indexer(root: Path, index_uri: str, embedder: Embedder, *, shared: bool = False) -> "Indexer":
+    """The indexer of a workspace with the index at `index_uri` (a folder or an object store's address).
+
+    With `shared` it also indexes the topics that are shared with other tools.
+    """
     fingerprint = fingerprint_of(embedder.name)
     index = Index(index_uri, dimension=embedder.dimension, fingerprint=fingerprint)
-    return Indexer(root, index, embedder, lease_of(root, index_uri), fingerprint=fingerprint)
+    return Indexer(root, index, embedder, lease_of(root, index_uri), fingerprint=fingerprint, shared=shared)
 
 
 def _never() -> bool:
@@ -112,6 +115,7 @@ class Indexer:
         lease: Lease,
         *,
         fingerprint: str,
+        shared: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._root = root
@@ -119,6 +123,7 @@ class Indexer:
         self._embedder = embedder
         self._lease = lease
         self._fingerprint = fingerprint
+        self._shared = shared
         self._clock = clock
         self._status = IndexStatus(fingerprint=fingerprint)
         self._garbled: dict[str, Failure] = {}
@@ -199,7 +204,7 @@ class Indexer:
         return self._status
 
     def _look(self) -> _Pass:
-        found = scan(self._root)
+        found = scan(self._root, shared=self._shared)
         self.folders = found.folders
         indexed = self._index.documents()
         plan = plan_update(found.documents, indexed, fingerprint=self._fingerprint, kept=frozenset(found.unreadable))

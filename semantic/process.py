@@ -59,11 +59,14 @@ EVENTS: Final[TypeAdapter[StatusEvent | Flushed]] = TypeAdapter(Annotated[Status
 class IndexerProcess:
     """Owns the indexer's process: restarts it when it ends, and ends it when this process stops or dies (its stdin closes)."""
 
-    def __init__(self, root: Path, index_uri: str, *, embedder: str = "bundled", sweep_s: float = 5.0) -> None:
+    def __init__(
+        self, root: Path, index_uri: str, *, embedder: str = "bundled", sweep_s: float = 5.0, shared: bool = False
+    ) -> None:
         self._root = root.absolute()
         self._index_uri = index_uri if "://" in index_uri else str(Path(index_uri).absolute())
         self._embedder = embedder
         self._sweep_s = sweep_s
+        self._shared = shared
         self._status = IndexStatus()
         self._ids = itertools.count(1)
         self._flushes: dict[int, asyncio.Future[None]] = {}
@@ -152,6 +155,7 @@ class IndexerProcess:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "semantic", "--root", self._root, "--index", self._index_uri),
             *("--embedder", self._embedder, "--sweep-s", str(self._sweep_s)),
+            *(["--shared"] if self._shared else []),
             cwd=Path(__file__).parent.parent,  # the same code as here, whatever the current folder holds
             stdin=PIPE,
             stdout=PIPE,

@@ -16,6 +16,9 @@ from semantic.types import Collection, DocumentStat, Failure
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 _MARK: Final = ".recalld/VERSION"
 _MAX_DEPTH: Final = 32
+SHARED_PREFIX: Final = ".agents/memory/"
+"""Topics that this workspace shares with other tools; they are looked at only when that is turned on."""
+
 _REMOVED: Final = ".ocl-removed"
 _MAX_REMOVED_BYTES: Final = 1 << 20
 _CHANNEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", re.ASCII)
@@ -56,9 +59,11 @@ def is_channel(name: str) -> bool:
 
 def classify(path: str) -> tuple[Collection, str | None] | None:
     """The collection and channel of a workspace-relative path, or None when such a file is not indexed."""
-    parts = path.split("/")
+    parts = path.removeprefix(SHARED_PREFIX).split("/")
     if any(not part or part.startswith(".") for part in parts) or not _is_markdown(parts[-1]):
         return None
+    if path.startswith(SHARED_PREFIX):
+        return "memory", None
     found = _classify_global(parts)
     if found is not None or len(parts) == 1 or not is_channel(parts[0]):
         return found
@@ -94,8 +99,10 @@ def may_hold_documents(folder: str) -> bool:
     return classify(f"{folder}/MEMORY.md") is not None
 
 
-def scan(root: Path) -> ScanResult:
+def scan(root: Path, *, shared: bool = False) -> ScanResult:
     """List every document by stat alone: regular files below real folders, no link followed at any level but the root's own.
+
+    With `shared` also the topics that are shared with other tools.
 
     A file whose name is NFD on disk has its NFC path here; `read_document` finds it by that. Raises IndexFaultError when the
     root is no workspace, before or after: a volume that goes away must delete nothing.
@@ -104,6 +111,8 @@ def scan(root: Path) -> ScanResult:
     try:
         sweep = _Sweep()
         sweep.folder(root_fd, "", 0)
+        if shared:
+            sweep.shared(root_fd)
     finally:
         os.close(root_fd)
     os.close(_open_root(root))
@@ -153,6 +162,22 @@ class _Sweep:
             else:
                 self._entry(fd, entry, entry_path, depth)
             before = _nfc(entry.name)
+
+    def shared(self, root_fd: int) -> None:
+        """Look at the shared topics, which lie in a hidden folder."""
+        fd, path = os.dup(root_fd), SHARED_PREFIX.rstrip("/")
+        try:
+            for part in path.split("/"):
+                below = os.open(part, _FOLDER_FLAGS, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            self.folder(fd, path, 2)
+        except FileNotFoundError:
+            return
+        except OSError as err:
+            self._keep(path, f"can't be looked at: {err.strerror}")
+        finally:
+            os.close(fd)
 
     def _removed_topics(self, fd: int, found: list[os.DirEntry[str]]) -> frozenset[str]:
         """Names of topics that were taken out of the index (formats: topics, "tombstones"): their files stay, unsearched."""

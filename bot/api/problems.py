@@ -63,6 +63,7 @@ _TITLES: Final = {
     "topic_retired": "The topic is no longer kept",
     "secret_detected": "The text holds a secret",
     "precondition_required": "A condition is needed",
+    "flush_missing": "The memory flush is missing",
     "rollback_failed": "A change could not be taken back",
     "internal_error": "Something went wrong here",
 }

@@ -112,13 +112,13 @@ async def merge_shared(stores: StoresDep, *, dry_run: bool = True) -> MergePlan:
     return await asyncio.to_thread(merge, stores.workspace, shared, author=HTTP)
 
 
-@router.get("/topics/{name}", responses=responses(*_NAME_CODES))
+@router.get("/topics/{name:path}", responses=responses(*_NAME_CODES))
 async def read_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Topic:
     """A topic by its name, its file, or the only one that a text is a part of."""
     return await asyncio.to_thread(_store(stores, channel).read, name)
 
 
-@router.put("/topics/{name}", responses=responses(*_WRITE_CODES))
+@router.put("/topics/{name:path}", responses=responses(*_WRITE_CODES))
 async def write_topic(name: str, body: TopicBody, stores: StoresDep) -> Written:
     """Write a topic: its file and its line in the index, both or neither."""
     written = await asyncio.to_thread(
@@ -135,7 +135,7 @@ async def write_topic(name: str, body: TopicBody, stores: StoresDep) -> Written:
     return written
 
 
-@router.delete("/topics/{name}", responses=responses(*_NAME_CODES, "pinned", "storage_full"))
+@router.delete("/topics/{name:path}", responses=responses(*_NAME_CODES, "pinned", "storage_full"))
 async def remove_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Removed:
     """Take a topic out of the index; its file stays, and it is remembered that it was removed."""
     removed = await asyncio.to_thread(_store(stores, channel).remove, name, author=HTTP)
@@ -143,13 +143,13 @@ async def remove_topic(name: str, stores: StoresDep, channel: ScopeQuery = None)
     return removed
 
 
-@router.post("/topics/{name}/pin", responses=responses(*_NAME_CODES, "storage_full"))
+@router.post("/topics/{name:path}/pin", responses=responses(*_NAME_CODES, "storage_full"))
 async def pin_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Pinned:
     """Pin a topic: never stale, first in the prompt, can't be removed."""
     return await _set_pin(stores, name, channel, pinned=True)
 
 
-@router.post("/topics/{name}/unpin", responses=responses(*_NAME_CODES, "storage_full"))
+@router.post("/topics/{name:path}/unpin", responses=responses(*_NAME_CODES, "storage_full"))
 async def unpin_topic(name: str, stores: StoresDep, channel: ScopeQuery = None) -> Pinned:
     """Unpin a topic."""
     return await _set_pin(stores, name, channel, pinned=False)

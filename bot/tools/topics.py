@@ -70,7 +70,7 @@ async def topic_read(ctx: RunContext[Bench], name: Name, where: Where = "channel
         topic = await asyncio.to_thread(store.read, name)
     except PersistenceError as err:
         return result(error=str(err), code=err.code)
-    path = f"{bench.stores.workspace.topics(bench.lane.channel if where == 'channel' else None)}/{topic.entry.file}"
+    path = bench.stores.topic_path(store, topic.entry.file)
     bench.seen.append(Passage(path, 1, topic.text.count("\n") + 1, 1.0, topic.text))
     return result(path=path, truncated=topic.truncated, text=topic.text, **_entry(topic.entry))
 

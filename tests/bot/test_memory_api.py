@@ -60,7 +60,7 @@ def test_pinned_topics_are_not_removed_and_removed_ones_stay_away(client, server
     [
         ("%20", "topic_blank"),
         ("Bad%5DTopic", "topic_structural"),
-        ("two%0Alines", "topic_structural"),
+        ("two%09parts", "topic_structural"),
         ("!!!", "topic_no_slug"),
         ("MEMORY", "topic_reserved"),
         ("Last%20Session%20Recap", "topic_retired"),
@@ -68,6 +68,12 @@ def test_pinned_topics_are_not_removed_and_removed_ones_stay_away(client, server
 )
 def test_a_bad_topic_name_is_refused_with_its_code(client, name, code):
     assert_problem(put_topic(client, name), 422, code)
+
+
+def test_a_topic_may_have_a_slash_in_its_name(client):
+    assert put_topic(client, "TCP%2FIP", "Layers.", "net").json()["file"] == "tcpip.md"
+    assert client.get("/v1/topics/TCP%2FIP").json()["entry"]["name"] == "TCP/IP"
+    assert client.post("/v1/topics/TCP%2FIP/pin").json()["after"]["pinned"]
 
 
 def test_an_ambiguous_name_lists_the_candidates(client):

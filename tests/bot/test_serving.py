@@ -282,3 +282,37 @@ def test_a_stop_lets_a_running_post_end(workspace):
         responses = asyncio.run(stop_in_between())
         assert [response.status_code for response in responses] == [200] * 5
         assert server.process.wait(30) == 0
+
+
+def test_shared_topics_are_written_searched_and_cited_where_they_lie(workspace):
+    (workspace / "memory.jsonc").write_text('{"shared_dir": true}', "utf-8")
+    with RunningServer(workspace) as server, server.client() as client:
+        server.wait_until_warm()
+        plan = client.post("/v1/topics/merge-shared", params={"dry_run": "false"}).json()
+        assert plan["merged"]
+        body = {"content": "The narwhal lives in fjords.", "summary": "about narwhals"}
+        assert client.put("/v1/topics/Narwhal", json=body).status_code == 200
+        hits = client.get("/v1/search", params={"q": "where does the narwhal live?", "wait": "true"}).json()["hits"]
+        assert hits[0]["path"] == ".agents/memory/narwhal.md"
+        prompt = client.get("/v1/channels/general/prompt", params={"text": "hello"}).json()
+        assert ".agents/memory/MEMORY.md" in [source for section in prompt["sections"] for source in section["sources"]]
+        assert ".agents/memory/narwhal.md" in post(client, "general", "where does the narwhal live?").json()["reply"]["text"]
+
+
+def test_commands_work_when_the_model_can_not_be_had(workspace):
+    (workspace / "settings.json").write_text('{"model": "nobody/knows"}', "utf-8")
+    with RunningServer(workspace) as server, server.client() as client:
+        assert_problem(post(client, "general", "hello"), 502, "model_error")
+        assert post(client, "general", "/help").json()["reply"]["text"].startswith("/memory")
+        assert "fresh conversation" in post(client, "general", "/new").json()["reply"]["text"]
+
+
+def test_secrets_are_taken_out_of_the_log_unless_the_settings_say_not_to(workspace):
+    secret = "ghp_" + "wJ4rT9xQ2mL7vB3nK8" + "pZ5sD1fG6hY0cU9eR2"
+    with RunningServer(workspace) as server, server.client() as client:
+        logged = post(client, "general", f"the token is {secret}", respond=False).json()["message"]["text"]
+        assert logged == "the token is [redacted:github_token]"
+        assert secret not in (workspace / "general" / "log.jsonl").read_text("utf-8")
+        headers = {"content-type": "application/merge-patch+json"}
+        assert client.patch("/v1/settings", content=b'{"redact_secrets": false}', headers=headers).status_code == 200
+        assert secret in post(client, "general", f"again: {secret}", respond=False).json()["message"]["text"]

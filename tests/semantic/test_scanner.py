@@ -303,3 +303,24 @@ def test_a_list_of_removed_topics_that_is_no_file_is_ignored(root):
     write(root, "memory/kept.md")
     os.mkfifo(root / "memory" / ".ocl-removed")
     assert set(scan(root).documents) == {"memory/kept.md"}
+
+
+def test_shared_topics_are_documents_only_where_that_is_turned_on(root):
+    write(root, ".agents/memory/docker.md")
+    write(root, ".agents/memory/.hidden.md")
+    write(root, ".agents/other/secret.md")
+    (root / ".agents" / "memory" / ".ocl-removed").write_text("gone.md\n")
+    write(root, ".agents/memory/gone.md")
+    assert scan(root).documents == {}
+    found = scan(root, shared=True).documents
+    assert {path: (stat.collection, stat.channel) for path, stat in found.items()} == {
+        ".agents/memory/docker.md": ("memory", None)
+    }
+    assert classify(".agents/memory/docker.md") == ("memory", None)
+    assert classify(".agents/other/secret.md") is None
+
+
+def test_without_shared_topics_there_is_nothing_to_look_at(root, tmp_path_factory):
+    assert scan(root, shared=True).problems == ()
+    (root / ".agents").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    assert scan(root, shared=True).documents == {}
