@@ -51,10 +51,7 @@ def fingerprint_of(embedder_name: str) -> str:
 
 
 def open_indexer(root: Path, index_uri: str, embedder: Embedder, *, shared: bool = False) -> "Indexer":
-    """The indexer of a workspace with the index at `index_uri` (a folder or an object store's address).
-
-    With `shared` it also indexes the topics that are shared with other tools.
-    """
+    """The indexer of a workspace with the index at `index_uri` (a folder or an object store's address); `shared` as in `scan`."""
     fingerprint = fingerprint_of(embedder.name)
     index = Index(index_uri, dimension=embedder.dimension, fingerprint=fingerprint)
     return Indexer(root, index, embedder, lease_of(root, index_uri), fingerprint=fingerprint, shared=shared)
