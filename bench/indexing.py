@@ -8,6 +8,7 @@ from bench.made_up import write_notes
 from bench.measure import Samples, once, row, title
 from persistence.workspace import open_workspace
 from semantic.chunker import chunk_markdown
+from semantic.embedder import Embedder
 from semantic.embedders import load_embedder
 from semantic.indexer import open_indexer
 
@@ -19,6 +20,7 @@ def run() -> None:
     title(f"Indexing {FILES} notes from nothing, beside the bare embedder on the same chunks")
     embedder = load_embedder("bundled", threads=2)
     embedder.embed_documents(["warm"])
+    _import_lancedb(embedder)
     ours, bare, chunks = [], [], 0
     for number in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
@@ -34,6 +36,13 @@ def run() -> None:
     row("index update (read, chunk, embed, commit)", f"{chunks / ours_ms * 1000:8.1f} chunks/s")
     row("share of the bare embedder's throughput (aim: 0.90)", f"{bare_ms / ours_ms:.2f}")
     _sweep_unchanged()
+
+
+def _import_lancedb(embedder: Embedder) -> None:
+    """Its import takes a second, once a process, and is no part of indexing."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = open_workspace(Path(folder)).root
+        open_indexer(root, str(root / "index"), embedder).update_once()
 
 
 def _texts(root: Path) -> list[str]:
