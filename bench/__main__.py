@@ -4,10 +4,17 @@ import os
 import platform
 import sys
 
-from bench import append, indexing, roundtrip, search, sync
+from bench import append, indexing, roundtrip, search, startup, sync
 from bot.config import quiet_libraries
 
-BENCHES = {"roundtrip": roundtrip.run, "append": append.run, "sync": sync.run, "search": search.run, "indexing": indexing.run}
+BENCHES = {
+    "startup": startup.run,
+    "roundtrip": roundtrip.run,
+    "append": append.run,
+    "sync": sync.run,
+    "search": search.run,
+    "indexing": indexing.run,
+}
 
 
 def main() -> None:

