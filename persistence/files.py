@@ -63,20 +63,21 @@ def translate(err: OSError, name: str) -> PersistenceError:
 def opened_folder(root: Path, name: str, *, create: bool = False) -> Iterator[int]:
     """A descriptor of the folder `name` below `root`, no link followed at any level (the root itself may be one).
 
-    Raises FileNotFoundError when it is absent and not to be created, UnsafeObjectError when a part is no real folder.
+    Raises FileNotFoundError when it is absent and not to be created, UnsafeObjectError when a part is no real folder. What the
+    disk refuses in the block is translated too, but for a name that is not there or is taken.
     """
     try:
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        try:
+            for part in [part for part in name.split("/") if part]:
+                fd = _step(fd, part, name, create=create)
+            yield fd
+        finally:
+            os.close(fd)
+    except (FileNotFoundError, FileExistsError):
         raise
     except OSError as err:
         raise translate(err, name) from err
-    try:
-        for part in [part for part in name.split("/") if part]:
-            fd = _step(fd, part, name, create=create)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _step(fd: int, part: str, name: str, *, create: bool) -> int:
@@ -211,7 +212,8 @@ def _opened_lock(root: Path, lock_name: str) -> Iterator[int]:
     try:
         yield fd
     finally:
-        os.close(fd)  # releases the lock
+        with suppress(OSError):  # late news of what was written to prove that it is held; the lock is released all the same
+            os.close(fd)
 
 
 def flock(fd: int, name: str, *, deadline: float, pause_s: float = _LOCK_PAUSE_S) -> None:

@@ -159,12 +159,12 @@ def _quarantine(root: Path, name: str, offset: int, torn: bytes) -> None:
     with suppress(FileExistsError):
         fd = open_regular(root, aside, os.O_WRONLY | os.O_CREAT)
         try:
-            write_all(fd, torn)
-            os.fsync(fd)
+            with os.fdopen(fd, "wb", buffering=0):
+                write_all(fd, torn)
+                os.fsync(fd)
         except OSError as err:
             raise translate(err, aside) from err
-        finally:
-            os.close(fd)
+        sync_folder(root, QUARANTINE)
 
 
 def _write_durably(fd: int, name: str, size: int, data: bytes) -> None:
@@ -214,6 +214,8 @@ def find_end(root: Path, name: str) -> Cursor:
         size = os.fstat(fd).st_size
         end = size - len(_read_tail(fd, size)[1])
         return Cursor(end, _prefix_hash(fd, end))
+    except OSError as err:
+        raise translate(err, name) from err
     finally:
         os.close(fd)
 
@@ -241,8 +243,11 @@ def held_lines(root: Path, name: str, *, timeout_s: float = _LOCK_TIMEOUT_S) -> 
     fd = _open_locked(root, name, time.monotonic() + timeout_s)
     try:
         yield _read_from(fd, 0, None)
+    except OSError as err:
+        raise translate(err, name) from err
     finally:
-        os.close(fd)
+        with suppress(OSError):  # nothing was written through it
+            os.close(fd)
 
 
 def read_spans(root: Path, name: str, spans: list[tuple[int, int]]) -> list[bytes]:

@@ -84,13 +84,12 @@ def keep_version(workspace: Workspace, name: str, data: bytes, *, author: Author
 def _write_new(workspace: Workspace, path: str, data: bytes, *, sync: bool) -> None:
     fd = open_regular(workspace.root, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        write_all(fd, data)
-        if sync:
-            os.fsync(fd)
+        with os.fdopen(fd, "wb", buffering=0):  # a network disk may refuse what was written as late as when it is closed
+            write_all(fd, data)
+            if sync:
+                os.fsync(fd)
     except OSError as err:
         raise translate(err, path) from err
-    finally:
-        os.close(fd)
 
 
 def _prune(workspace: Workspace, name: str, ids: list[str], now: datetime) -> None:
