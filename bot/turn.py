@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bot.agent import Assignment, Outcome, run_agent
 from bot.briefing import load_prompt, open_job, open_job_for_commands, recall, sync_lane, take_topics, write_last_prompt
@@ -23,6 +24,7 @@ from persistence.workspace import Lane
 from persistence.wrapper import wrap_message
 
 Emit = Callable[[TurnEvent], None]
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -38,6 +40,16 @@ class Stopwatch:
         now = time.perf_counter()
         self.timings_ms[step] = round((now - self._last) * 1000, 2)
         self._last = now
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """As `asyncio.to_thread`, but who is stopped waits for the thread: the next turn must not meet it in the context."""
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +142,7 @@ def _describe(report: CompactionReport) -> str:
 async def _brief(job: MemoryJob, asking: Sequence[LogRecord], *, surface: str, emit: Emit, watch: Stopwatch) -> Briefed:
     """Sync, recall, build the prompt, make room, and put the new message into the context."""
     stores, lane, context = job.stores, job.lane, job.context
-    synced = await asyncio.to_thread(sync_lane, job, asking[0].ts)
+    synced = await in_thread(lambda: sync_lane(job, asking[0].ts))
     watch.lap("sync")
 
     passages = await recall(stores, lane, "\n".join(message.text for message in asking), settings=job.settings)
@@ -147,8 +159,8 @@ async def _brief(job: MemoryJob, asking: Sequence[LogRecord], *, surface: str, e
     watch.lap("prompt")
 
     room = job.limits.threshold_tokens - estimate_tokens(prompt.system) - sum(map(estimate_tokens, asked))
-    history = await asyncio.to_thread(context.build_messages, budget_tokens=max(0, room), lookup=job.changes)
-    await asyncio.to_thread(context.append, [_user_message(asked)])
+    history = await in_thread(lambda: context.build_messages(budget_tokens=max(0, room), lookup=job.changes))
+    await in_thread(lambda: context.append([_user_message(asked)]))
     await asyncio.to_thread(write_last_prompt, stores.workspace, lane.channel, prompt, asked)
     watch.lap("context")
     return Briefed(synced, passages, prompt, asked, history, compacted)
@@ -176,7 +188,7 @@ async def _ask(job: MemoryJob, briefed: Briefed, bench: Bench, *, emit: Emit) ->
     )
 
     async def keep(message: AssistantMessage | ToolResultMessage) -> None:
-        await asyncio.to_thread(job.context.append, [message])
+        await in_thread(lambda: job.context.append([message]))
 
     return await run_agent(assignment, bench, keep=keep, emit=emit)
 
