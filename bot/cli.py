@@ -7,63 +7,46 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import structlog
 import typer
 import uvicorn
-from rich.console import Console
 
+from bot import upkeep
 from bot.app import DRAIN_S, VERSION, Services, create_app, open_services
 from bot.config import Config, check_bind, load_config, quiet_libraries
 from bot.errors import BotError, StartRefusedError
 from bot.message import Answered, IncomingMessage
-from persistence.audit import Author
-from persistence.checks.findings import Finding, Repaired
-from persistence.doctor import examine, repair
+from bot.terminal import JsonOption, WorkspaceOption, open_configured, open_index, out, refusals
 from persistence.errors import PersistenceError
-from persistence.rules import RulesStore
-from persistence.secret_sweep import sweep_secrets, take_secrets_out
 from persistence.workspace import Workspace, open_workspace, parse_channel_id
-from semantic.embedder import Embedder
-from semantic.embedders import load_embedder
-from semantic.errors import SemanticError
-from semantic.indexer import Indexer, open_indexer
 from semantic.search import Searcher
-from semantic.types import IndexStatus, Query, Scope
+from semantic.types import Query, Scope
 
-REFUSED: Final = 1
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A chat bot's memory, as plain files you can search.")
-index_app = typer.Typer(no_args_is_help=True, help="The search index: look at it, bring it up to date.")
-app.add_typer(index_app, name="index")
-out = Console(highlight=False, soft_wrap=True)
-
-WorkspaceOption = Annotated[Path | None, typer.Option("--workspace", "-w", help="The workspace folder [RECALLD_WORKSPACE]")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON")]
+upkeep.register(app)
 
 
 def main() -> None:
-    """Run the command line; a refusal is one clear sentence and exit code 1."""
+    """Run the command line; a refusal is one clear sentence and exit code 1, and so is a fault of ours."""
     quiet_libraries()
-    app()
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
     try:
-        yield
-    except (BotError, PersistenceError, SemanticError) as err:
-        print(f"recalld: {err} [{err.code}]", file=sys.stderr)  # noqa: T201 - a command's own word
-        raise typer.Exit(REFUSED) from err
+        app()
+    except Exception as err:  # noqa: BLE001 - the last door: no bare traceback, whose lines may hold what people wrote
+        sys.exit(
+            f"recalld: this is a fault of recalld ({type(err).__name__} in {_place_of(err)}): please report it [internal_error]"
+        )
 
 
-def _open(workspace: Path | None) -> tuple[Config, Workspace]:
-    config = load_config(workspace=workspace)
-    return config, open_workspace(config.workspace)
+def _place_of(err: BaseException) -> str:
+    frames = traceback.extract_tb(err.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 def _log_to_stderr(config: Config) -> None:
@@ -94,7 +77,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one [RECALLD_PORT]")] = None,
 ) -> None:
     """Serve the HTTP API and the start page."""
-    with _refusals():
+    with refusals():
         config = load_config(workspace=workspace, host=host, port=port)
         _log_to_stderr(config)
         check_bind(config.host)
@@ -162,8 +145,8 @@ def chat(
     as_json: JsonOption = False,
 ) -> None:
     """Talk in a channel from the terminal."""
-    with _refusals():
-        config, opened = _open(workspace)
+    with refusals():
+        config, opened = open_configured(workspace)
         _log_to_stderr(config)
         template = IncomingMessage(channel=parse_channel_id(channel), text="", user=user or getpass.getuser())
         asyncio.run(_chat(config, opened, template, text, as_json=as_json))
@@ -201,12 +184,6 @@ def _answer_json(answered: Answered) -> str:
     return json.dumps({"message": answered.message.to_json(), "reply": reply}, ensure_ascii=False)
 
 
-def _open_index(config: Config, workspace: Workspace, *, threads: int) -> tuple[Indexer, Embedder]:
-    embedder = load_embedder(config.embedder, threads=threads)
-    shared = RulesStore(workspace).load().rules.shared_dir
-    return open_indexer(workspace.root, config.index_location(workspace.root), embedder, shared=shared), embedder
-
-
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="Any text")],
@@ -217,10 +194,10 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find passages by meaning and by word, in the index as it is now."""
-    with _refusals():
-        config, opened = _open(workspace)
+    with refusals():
+        config, opened = open_configured(workspace)
         scope = Scope(everything=True) if channel is None else Scope(channel=parse_channel_id(channel))
-        indexer, embedder = _open_index(config, opened, threads=1)
+        indexer, embedder = open_index(config, opened, threads=1)
         searcher = Searcher(opened.root, indexer.index, embedder)
         searcher.warm()
         found = searcher.search(Query(text=query, scope=scope, limit=limit))
@@ -234,70 +211,3 @@ def search(
         out.print("nothing found", markup=False)
     if status.pending:
         out.print(f"{status.pending} changed files are not in the index yet: recalld index update", markup=False)
-
-
-@index_app.command("status")
-def index_status(workspace: WorkspaceOption = None, *, as_json: JsonOption = False) -> None:
-    """What is indexed and what waits."""
-    with _refusals():
-        config, opened = _open(workspace)
-        indexer, _ = _open_index(config, opened, threads=1)
-        _print_status(indexer.survey(), as_json=as_json)
-
-
-@index_app.command("update")
-def index_update(workspace: WorkspaceOption = None, *, as_json: JsonOption = False) -> None:
-    """Index every change, also beside a running server."""
-    with _refusals():
-        config, opened = _open(workspace)
-        indexer, _ = _open_index(config, opened, threads=2)
-        _print_status(indexer.update_once(), as_json=as_json)
-
-
-def _print_status(status: IndexStatus, *, as_json: bool) -> None:
-    if as_json:
-        out.print(json.dumps(asdict(status)), markup=False)
-        return
-    for name, counts in status.collections.items():
-        out.print(f"{name:9} {counts.documents:7} documents {counts.chunks:8} chunks", markup=False)
-    out.print(f"pending   {status.pending:7}", markup=False)
-    for failure in status.failed:
-        out.print(f"failed    {failure.path}: {failure.reason}", markup=False)
-
-
-@app.command()
-def doctor(
-    workspace: WorkspaceOption = None,
-    *,
-    fix: Annotated[bool, typer.Option("--fix", help="Put right what can be put right without loss")] = False,
-    secrets: Annotated[bool, typer.Option("--secrets", help="Look for secrets in everything that was ever written")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Look for what is damaged or does not agree on the volume; exit code 1 when something is left."""
-    with _refusals():
-        _, opened = _open(workspace)
-        findings = sweep_secrets(opened) if secrets else examine(opened)
-        work = take_secrets_out if secrets else repair
-        repaired = work(opened, findings, author=Author("cli", "recalld doctor --fix")) if fix else []
-    left = [finding for finding in findings if finding not in [each.finding for each in repaired if each.done]]
-    if as_json:
-        out.print(
-            json.dumps({"left": [asdict(each) for each in left], "repaired": [asdict(each) for each in repaired]}), markup=False
-        )
-    else:
-        _print_findings(left, repaired)
-    raise typer.Exit(REFUSED if left else 0)
-
-
-def _print_findings(left: Sequence[Finding], repaired: Sequence[Repaired]) -> None:
-    for each in repaired:
-        out.print(f"{'repaired' if each.done else 'not repaired'}  {_place(each.finding)}: {each.action}", markup=False)
-    for finding in left:
-        hint = " (recalld doctor --fix puts it right)" if finding.fixable and not repaired else ""
-        out.print(f"{finding.code}  {_place(finding)}: {finding.detail}{hint}", markup=False)
-    if not left and not repaired:
-        out.print("nothing to find: the volume is as it should be", markup=False)
-
-
-def _place(finding: Finding) -> str:
-    return finding.path if finding.line is None else f"{finding.path}:{finding.line}"

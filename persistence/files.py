@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from persistence.errors import (
-    NotUtf8Error,
     PersistenceError,
-    PreconditionFailedError,
     StorageFullError,
     StoreBusyError,
     StoreFaultError,
@@ -316,35 +314,3 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def update_text(
-    root: Path,
-    name: str,
-    lock_name: str,
-    change: Callable[[str], str],
-    *,
-    expected_etag: str | None = None,
-    timeout_s: float = LOCK_TIMEOUT_S,
-) -> TextFile:
-    """Read `name`, give its text ("" when absent) to `change` and replace the file with the result, all under its lock.
-
-    CRLF and a BOM of the old text are normalised away; a change that changes nothing leaves the file as it is. Raises
-    NotUtf8Error (the file is left alone) and, with `expected_etag`, PreconditionFailedError when the file is not the version
-    that the writer read.
-    """
-    with locked(root, name, lock_name, timeout_s=timeout_s) as held:
-        old = read_text(root, name)
-        if old is not None and not old.utf8:
-            raise NotUtf8Error(f"{name!r} holds bytes that are not UTF-8: repair it by hand, recalld does not rewrite it")
-        if expected_etag is not None and (old is None or old.etag != expected_etag):
-            raise PreconditionFailedError(f"{name!r} changed since it was read", etag=old.etag if old else None)
-        before = "" if old is None else old.text.replace("\r\n", "\n")
-        text = change(before)
-        if old is not None and text == before:  # nothing to say: the file keeps its bytes and its time
-            return old
-        data = text.encode("utf-8")
-        if len(data) > MAX_TEXT_BYTES:
-            raise TooLargeError(f"{name!r} would be over {MAX_TEXT_BYTES} bytes")
-        replace_bytes(root, name, data, held)
-    return TextFile(text, etag_of(data), utf8=True, mtime_s=0.0)

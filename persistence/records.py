@@ -144,16 +144,6 @@ def parse_message(value: object) -> UserMessage | AssistantMessage | ToolResultM
         return None
 
 
-class SessionHeader(Record):
-    """First line of `context.jsonl`."""
-
-    type: Literal["session"] = "session"
-    version: int = 1
-    id: str
-    timestamp: str
-    cwd: str = ""
-
-
 class Entry(Record):
     """Any later line of `context.jsonl`; what belongs to its `type` is in the extra fields."""
 

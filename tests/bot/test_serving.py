@@ -316,3 +316,27 @@ def test_secrets_are_taken_out_of_the_log_unless_the_settings_say_not_to(workspa
         headers = {"content-type": "application/merge-patch+json"}
         assert client.patch("/v1/settings", content=b'{"redact_secrets": false}', headers=headers).status_code == 200
         assert secret in post(client, "general", f"again: {secret}", respond=False).json()["message"]["text"]
+
+
+def test_the_rules_are_shown_and_made_on_request(workspace):
+    shown = run_command("rules", "-w", str(workspace))
+    assert shown.returncode == 0
+    assert not (workspace / "memory.jsonc").exists()
+    assert run_command("rules", "--init", "-w", str(workspace)).returncode == 0
+    assert "always_persist" in (workspace / "memory.jsonc").read_text("utf-8")
+    (workspace / "memory.jsonc").write_text('{\n"max_lines": true\n}', "utf-8")
+    broken = run_command("rules", "-w", str(workspace))
+    assert broken.returncode == 1
+    assert "memory.jsonc:2: max_lines" in broken.stdout
+
+
+def test_broken_settings_are_shown_and_reset_without_loss(workspace):
+    (workspace / "settings.json").write_text("{broken", "utf-8")
+    shown = run_command("settings", "-w", str(workspace))
+    assert shown.returncode == 1
+    assert "settings.json:1" in shown.stdout
+    assert run_command("settings", "--reset", "-w", str(workspace)).returncode == 0
+    assert json.loads((workspace / "settings.json").read_text("utf-8")) == {}
+    assert b"{broken" in [path.read_bytes() for path in (workspace / ".recalld" / "quarantine").iterdir()]
+    values = json.loads(run_command("settings", "-w", str(workspace), "--json").stdout)["values"]
+    assert values["model"] == "builtin/recall"

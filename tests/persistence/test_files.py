@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 
 from persistence.errors import (
-    NotUtf8Error,
-    PreconditionFailedError,
     StorageFullError,
     StoreBusyError,
     StoreFaultError,
@@ -25,7 +23,6 @@ from persistence.errors import (
     UnsafeObjectError,
 )
 from persistence.files import (
-    MAX_TEXT_BYTES,
     Held,
     etag_of,
     locked,
@@ -35,7 +32,6 @@ from persistence.files import (
     read_text,
     replace_bytes,
     translate,
-    update_text,
 )
 
 LOCK = ".recalld/locks/note.md.lock"
@@ -47,7 +43,9 @@ def put(root: Path, data: bytes, name: str = "note.md") -> None:
 
 
 def add(root: Path, line: str, **options) -> None:
-    update_text(root, "note.md", LOCK, lambda text: f"{text}{line}\n", **options)
+    with locked(root, "note.md", LOCK, **options) as held:
+        old = read_bytes(root, "note.md") or b""
+        replace_bytes(root, "note.md", old + line.encode() + b"\n", held)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -250,59 +248,6 @@ def test_a_reader_never_sees_a_torn_file_also_when_the_writer_is_killed(tmp_path
         data = (tmp_path / "note.md").read_bytes()
         assert (len(data), len(set(data))) == (50_000, 1)
     put(tmp_path, b"after")  # no lock is left behind
-
-
-# -- changing under the lock
-
-
-def test_a_change_sees_lf_and_no_bom_and_lf_is_written(tmp_path: Path):
-    (tmp_path / "note.md").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    seen: list[str] = []
-    written = update_text(tmp_path, "note.md", LOCK, lambda text: seen.append(text) or f"{text}three\n")
-    assert seen == ["one\ntwo\n"]
-    assert (tmp_path / "note.md").read_bytes() == b"one\ntwo\nthree\n"
-    assert written.etag == etag_of(b"one\ntwo\nthree\n")
-
-
-def test_an_absent_file_is_an_empty_text(tmp_path: Path):
-    add(tmp_path, "first")
-    assert (tmp_path / "note.md").read_text() == "first\n"
-
-
-def test_a_file_that_is_not_utf8_is_never_rewritten(tmp_path: Path):
-    (tmp_path / "note.md").write_bytes(b"gr\xfc\xdf\n")
-    with pytest.raises(NotUtf8Error):
-        add(tmp_path, "x")
-    assert (tmp_path / "note.md").read_bytes() == b"gr\xfc\xdf\n"
-
-
-def test_a_version_is_compared_inside_the_lock(tmp_path: Path):
-    add(tmp_path, "one")
-    etag = read_text(tmp_path, "note.md").etag
-    add(tmp_path, "two", expected_etag=etag)
-    with pytest.raises(PreconditionFailedError) as caught:
-        add(tmp_path, "three", expected_etag=etag)
-    assert caught.value.etag == read_text(tmp_path, "note.md").etag
-    assert (tmp_path / "note.md").read_text() == "one\ntwo\n"
-    (tmp_path / "note.md").unlink()
-    with pytest.raises(PreconditionFailedError) as caught:
-        add(tmp_path, "three", expected_etag=etag)
-    assert caught.value.etag is None
-
-
-def test_a_text_over_the_limit_is_not_written(tmp_path: Path):
-    add(tmp_path, "one")
-    with pytest.raises(TooLargeError):
-        add(tmp_path, "x" * MAX_TEXT_BYTES)
-    assert (tmp_path / "note.md").read_text() == "one\n"
-
-
-def test_an_error_of_the_change_leaves_the_file_and_the_lock_free(tmp_path: Path):
-    add(tmp_path, "one")
-    with pytest.raises(ZeroDivisionError):
-        update_text(tmp_path, "note.md", LOCK, lambda _: str(1 / 0))
-    add(tmp_path, "two", timeout_s=0)
-    assert (tmp_path / "note.md").read_text() == "one\ntwo\n"
 
 
 # -- locks
