@@ -1,5 +1,6 @@
 """Puts the candidates of both sides in one order, with scores that mean the same for every query. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ _VECTOR_WEIGHT: Final = 0.7
 # Cosines of the bundled model: texts that have nothing in common lie below 0.1, a question and its answer mostly at 0.2 to 0.6.
 _COSINE_NOTHING: Final = 0.1
 _COSINE_SAME: Final = 0.7
+# A line of a topic index says where something stands: what stands there comes before it when both are found.
+_POINTER: Final = 0.85
+_TOPIC_INDEX: Final = re.compile(r"(?:^|/)memory/MEMORY\.md\Z")
 _DIFFERING: Final = 0.1  # the share of words in which two passages that say the same may differ
 
 
@@ -88,7 +92,10 @@ def _closeness(cosine: float) -> float:
 
 def _sorted(ranked: Iterable[Ranked]) -> list[Ranked]:
     """Best first; equal scores in the order of path and line."""
-    return sorted(ranked, key=lambda item: (-item.score, item.candidate.path, item.candidate.start_line, item.candidate.id))
+    weighed = (
+        Ranked(item.candidate, item.score * _POINTER) if _TOPIC_INDEX.search(item.candidate.path) else item for item in ranked
+    )
+    return sorted(weighed, key=lambda item: (-item.score, item.candidate.path, item.candidate.start_line, item.candidate.id))
 
 
 def _alike(words: frozenset[str], other: frozenset[str]) -> bool:

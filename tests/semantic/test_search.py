@@ -421,3 +421,14 @@ def test_coverage_is_the_share_of_the_querys_words():
     assert coverage(parse_terms("部署方案"), "这里的部署方案") == 1
     assert coverage(parse_terms("1.0.21"), "release 1.0.22") < 0.8
     assert coverage(parse_terms("!!!"), "anything") == 0
+
+
+def test_a_topic_comes_before_the_line_of_the_index_that_points_to_it(tmp_path, model):
+    line = "How we get back to the previous version"
+    files = {
+        "memory/MEMORY.md": f"- [Deploy](deploy.md) 2026-01-01 -- {line}\n",
+        "memory/deploy.md": f"# Deploy\n\n{line}: ship it again.\n",
+    }
+    searcher = build(tmp_path, model, files)
+    hits = searcher.search(Query(text="how do we get back to the previous version?", scope=Scope())).hits
+    assert [hit.path for hit in hits] == ["memory/deploy.md", "memory/MEMORY.md"]
