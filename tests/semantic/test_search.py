@@ -424,11 +424,10 @@ def test_coverage_is_the_share_of_the_querys_words():
 
 
 def test_a_topic_comes_before_the_line_of_the_index_that_points_to_it(tmp_path, model):
-    line = "How we get back to the previous version"
+    said = "We get back to the previous version by shipping the last good commit again; it takes three minutes and nobody's approval."
     files = {
-        "memory/MEMORY.md": f"- [Deploy](deploy.md) 2026-01-01 -- {line}\n",
-        "memory/deploy.md": f"# Deploy\n\n{line}: ship it again.\n",
+        "memory/MEMORY.md": "- [Deploy](deploy.md) 2026-01-01 -- How we get back to the previous version\n",
+        "memory/deploy.md": f"# Deploy\n\n{said}\n",
     }
-    searcher = build(tmp_path, model, files)
-    hits = searcher.search(Query(text="how do we get back to the previous version?", scope=Scope())).hits
+    hits = build(tmp_path, model, files).search(Query(text="how do we get back to the previous version?", scope=Scope())).hits
     assert [hit.path for hit in hits] == ["memory/deploy.md", "memory/MEMORY.md"]
