@@ -424,7 +424,7 @@ def test_coverage_is_the_share_of_the_querys_words():
 
 
 def test_a_topic_comes_before_the_line_of_the_index_that_points_to_it(tmp_path, model):
-    said = "We get back to the previous version by shipping the last good commit again; it takes three minutes and nobody's approval."
+    said = "We get back to the previous version by shipping the last good commit again; it takes three minutes and no approval."
     files = {
         "memory/MEMORY.md": "- [Deploy](deploy.md) 2026-01-01 -- How we get back to the previous version\n",
         "memory/deploy.md": f"# Deploy\n\n{said}\n",
