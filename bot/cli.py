@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import io
 import json
 import logging
 import signal
@@ -9,10 +10,10 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import structlog
 import typer
@@ -60,8 +61,23 @@ def _log_to_stderr(config: Config) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Stderr())),  # all that it is asked for,
     )
+
+
+class _Stderr(io.TextIOBase):
+    """stderr, but a log line that can't be written (a full disk) is lost and never fails what it tells of."""
+
+    def write(self, text: str) -> int:
+        """Write, or give up quietly."""
+        with suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or give up quietly."""
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 @app.command()

@@ -225,6 +225,8 @@ class TopicFolder:
                 else:
                     os.rename(kept, file, src_dir_fd=fd, dst_dir_fd=fd)
                 os.fsync(fd)
+        except FileNotFoundError:  # the folder was never made: there is nothing to put back
+            return kept is None
         except (OSError, PersistenceError):
             return False
         return True

@@ -689,3 +689,11 @@ def test_the_refusals_have_the_codes_of_the_contract():
         "pinned",
         "rollback_failed",
     ]
+
+
+def test_a_first_write_that_fails_leaves_nothing_to_look_at(tmp_path):
+    workspace = open_workspace(tmp_path)
+    (tmp_path / ".recalld" / "audit.jsonl").mkdir()  # no line of the audit can be written, so nothing is changed
+    with pytest.raises(UnsafeObjectError):
+        TopicStore(workspace, None).write("First", "text", "summary", author=AMY)
+    assert not (tmp_path / "memory" / "first.md").exists()
