@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 WORKSPACE ?= workspace
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install run test check format lock bench clean
+.PHONY: help install run test torture check format lock bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,13 @@ run: install | $(WORKSPACE) ## serve the sample workspace on http://127.0.0.1:80
 
 test: install ## run every test
 	$(PY) -m pytest -q
+
+torture: install ## kill, cut the power and let the disk fail, for about half an hour (needs fuse3, root for some)
+	$(PY) -m tests.torture kill --rounds 150
+	for how in drop prefix torn; do $(PY) -m tests.torture power --rounds 60 --how $$how || exit 1; done
+	$(PY) -m tests.torture power --rounds 60 --mode efs --how torn
+	$(PY) -m tests.torture faults --share 0.3
+	$(PY) -m tests.torture tasks --rounds 60
 
 check: install ## format, lint, types, import contracts
 	$(VENV)/bin/ruff format --check .

@@ -131,12 +131,23 @@ def _read(root: Path, name: str, limit: int) -> tuple[bytes, float] | None:
         return None
     with os.fdopen(fd, "rb") as file:
         try:
-            data = file.read(limit + 1)
+            data, mtime_s = file.read(limit + 1), os.fstat(file.fileno()).st_mtime
         except OSError as err:
             raise translate(err, name) from err
         if len(data) > limit:
             raise TooLargeError(f"{name!r} is over {limit} bytes")
-        return data, os.fstat(file.fileno()).st_mtime
+        return data, mtime_s
+
+
+def real_place(root: Path, name: str) -> tuple[Path, str]:
+    """(folder, last part) of the file that `name` leads to, for the few names that may be links. Raises StoreFaultError."""
+    path = root / name
+    try:
+        if path.is_symlink():
+            path = Path(os.path.realpath(path))
+    except OSError as err:
+        raise translate(err, name) from err
+    return path.parent, path.name
 
 
 def read_text(root: Path, name: str, *, limit: int = MAX_TEXT_BYTES) -> TextFile | None:

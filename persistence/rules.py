@@ -8,11 +8,10 @@ import logging
 import os
 import threading
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from persistence.errors import PersistenceError, StoreFaultError
-from persistence.files import create_bytes, etag_of, locked, read_bytes, replace_bytes
+from persistence.files import create_bytes, etag_of, locked, read_bytes, real_place, replace_bytes
 from persistence.rules_values import BUILT_IN, DEFAULT_TEXT, MAX_BYTES, Broken, Rules, parse_rules, render_rules
 from persistence.settings_values import Diagnostic
 from persistence.workspace import LAST_RULES, LEGACY_RULES, LEGACY_RULES_BACKUP, RULES, Workspace
@@ -81,16 +80,16 @@ class RulesStore:
 
     def _read(self, name: str) -> _Read:
         """The bytes of the file; memory.jsonc may be a link to a regular file."""
-        path = self._root / name
-        is_link = name == RULES and path.is_symlink()
-        if is_link:
-            path = Path(os.path.realpath(path))
+        folder, last = self._root, name
         try:
-            data = read_bytes(path.parent, path.name, limit=MAX_BYTES)
+            if name == RULES:
+                folder, last = real_place(self._root, name)
+            data = read_bytes(folder, last, limit=MAX_BYTES)
         except FileNotFoundError:  # the folder that a link points into is gone
             data = None
         except PersistenceError as err:
             return err
+        is_link = (folder, last) != (self._root, name)
         return StoreFaultError(f"{name!r} is a link that leads nowhere") if is_link and data is None else data
 
     def _resolve(self, path: str, data: _Read) -> RulesView:

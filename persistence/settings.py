@@ -1,7 +1,6 @@
 """`settings.json` on the volume: reading it in its layers, and the one locked way to change it. What it may hold is elsewhere."""
 
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from persistence.errors import (
     SettingsInvalidError,
     TooLargeError,
 )
-from persistence.files import Held, etag_of, locked, read_bytes, replace_bytes, translate
+from persistence.files import Held, etag_of, locked, read_bytes, real_place, replace_bytes, translate
 from persistence.secrets import refuse_new_secrets
 from persistence.settings_values import (
     Diagnostic,
@@ -75,7 +74,7 @@ class SettingsStore:
 
     def load(self) -> SettingsView:
         """The settings in force now. Always reads the file (its stat can be seconds old on a network disk); never raises."""
-        return self._view_of(self._read(*self._place()))
+        return self._view_of(self._read_settings())
 
     def patch(
         self,
@@ -120,7 +119,7 @@ class SettingsStore:
 
     def _write(self, change: Callable[[JsonObject], JsonObject], expected_etag: str | None, author: Author) -> SettingsView:
         with locked(self._root, SETTINGS, self._lock_name) as held:
-            data = self._read(*self._place())
+            data = self._read_settings()
             if expected_etag is not None and (not isinstance(data, bytes) or etag_of(data) != expected_etag):
                 etag = etag_of(data) if isinstance(data, bytes) else None
                 raise PreconditionFailedError("settings.json changed since it was read: read it again", etag=etag)
@@ -143,10 +142,13 @@ class SettingsStore:
 
     def _place(self) -> tuple[Path, str]:
         """(folder, name) of the real file: settings.json may be a link to a regular file, which is then what is replaced."""
-        path = self._root / SETTINGS
-        if path.is_symlink():
-            path = Path(os.path.realpath(path))
-        return path.parent, path.name
+        return real_place(self._root, SETTINGS)
+
+    def _read_settings(self) -> _Read:
+        try:
+            return self._read(*self._place())
+        except PersistenceError as err:
+            return err
 
     @staticmethod
     def _read(folder: Path, name: str) -> _Read:

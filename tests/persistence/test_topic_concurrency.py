@@ -133,7 +133,7 @@ def check(folder: Path, store: TopicStore, expected: Expected) -> None:
 
 def test_a_writer_killed_at_any_point_loses_no_acknowledged_topic(tmp_path: Path):
     workspace = open_workspace(tmp_path)
-    rng = random.Random(7)  # noqa: S311 - the moments of the kills
+    rng = random.Random(7)
     acknowledged = 0
     for round_number in range(10):
         expected = Expected()
