@@ -128,6 +128,9 @@ def remove_leftover(workspace: Workspace, name: str, now: datetime) -> str:
     guarded = f"{folder}/MEMORY.md" if in_topics else f"{folder}/{target}" if folder else target
     with locked(workspace.root, guarded, workspace.lock_of(guarded)):
         remove_file(workspace.root, name)
+    channel = name.partition("/")[0]
+    if any(channel == each.path for each in empty_channels(workspace)):  # it was to be the first file of a channel
+        remove_empty_folder(workspace, channel)
     return "removed; it was never acknowledged"
 
 

@@ -91,6 +91,7 @@ FIXABLE: dict[str, tuple[Callable[[Workspace], object], str, int | None]] = {
     ),
     "context_dangling_parent": (dangling, "ops/context.jsonl", 4),
     "leftover_temp": (lambda w: put(w, "ops/.MEMORY.md.tmp-123-0a1b2c", b"half"), "ops/.MEMORY.md.tmp-123-0a1b2c", None),
+    "leftover_temp alone in a channel": (lambda w: put(w, "new/.MEMORY.md.tmp-1-ff", b"x"), "new/.MEMORY.md.tmp-1-ff", None),
     "leftover_temp of a topic": (lambda w: put(w, "memory/.topic-one.md.tmp-1-ff", b"x"), "memory/.topic-one.md.tmp-1-ff", None),
     "leftover_temp of an index": (lambda w: put(w, "memory/.MEMORY.md.tmp-1-ff", b"x"), "memory/.MEMORY.md.tmp-1-ff", None),
     "leftover_temp of state": (
