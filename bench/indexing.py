@@ -12,7 +12,7 @@ from semantic.embedder import Embedder
 from semantic.embedders import load_embedder
 from semantic.indexer import open_indexer
 
-FILES, SECTIONS, ROUNDS, UNCHANGED = 100, 4, 3, 10_000
+FILES, SECTIONS, ROUNDS, UNCHANGED = 25, 4, 9, 10_000
 
 
 def run() -> None:
