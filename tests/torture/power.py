@@ -8,14 +8,13 @@ from pathlib import Path
 from persistence.workspace import open_workspace
 from tests.torture.crew import Crew, Figures, check_doctor
 from tests.torture.host import Host
-from tests.torture.paths import PATHS
 from tests.torture.volume import CrashVolume
 
 ROUNDS_PER_WORKSPACE = 6
 _LONGEST_LIFE_S = 0.6
 
 
-def run_power_losses(*, rounds, seed, mode="posix", how="torn", paths=tuple(PATHS), say=lambda _: None):
+def run_power_losses(*, rounds, seed, mode="posix", how="torn", say=lambda _: None):
     """Cut the power in each round, at a random operation or moment; check after each; returns the figures."""
     rng, figures = random.Random(seed), Figures(seed)
     with tempfile.TemporaryDirectory(prefix="torture-") as folder, Host() as host, CrashVolume(folder, mode) as volume:
@@ -23,7 +22,7 @@ def run_power_losses(*, rounds, seed, mode="posix", how="torn", paths=tuple(PATH
             volume.restore("empty")
             journals = Path(folder) / f"journals{figures.rounds}"
             journals.mkdir()
-            crew = Crew(host, volume.root, journals, paths=paths)
+            crew = Crew(host, volume.root, journals)
             for _ in range(min(ROUNDS_PER_WORKSPACE, rounds - figures.rounds)):
                 _one_round(volume, crew, how, rng, figures)
                 if figures.problems:
