@@ -1,4 +1,4 @@
-"""`python -m tests.torture kill|power|…`: the long forms, with their figures; exit code 1 for a problem."""
+"""`python -m tests.torture kill|power|faults|tasks|all`: the long forms, with their figures; exit code 1 for a problem."""
 
 import argparse
 import random
@@ -12,31 +12,57 @@ from tests.torture.kill import run_kills
 from tests.torture.paths import PATHS
 from tests.torture.power import run_power_losses
 from tests.torture.tasks import run_tasks
+from tests.torture.volume import why_no_crash_fs
+
+LOSSES = (("posix", "drop"), ("posix", "prefix"), ("posix", "torn"), ("strict", "drop"), ("strict", "torn"), ("efs", "torn"))
+
+
+def _kill(options):
+    return [run_kills(rounds=options.rounds, seed=options.seed, paths=options.path)]
+
+
+def _power(options):
+    found = []
+    for mode, how in LOSSES:
+        print(f"volume {mode}, power loss {how}")
+        rounds = max(1, options.rounds // len(LOSSES))
+        found.append(run_power_losses(rounds=rounds, seed=options.seed, mode=mode, how=how, paths=options.path))
+    return found
+
+
+def _faults(options):
+    return [run_faults(seed=options.seed, paths=options.path, share=options.share, say=print)]
+
+
+def _tasks(options):
+    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+        return [run_tasks(Path(folder), seconds=options.seconds, seed=options.seed)]
+
+
+TORTURES = {"kill": _kill, "power": _power, "faults": _faults, "tasks": _tasks}
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.torture")
-    parser.add_argument("what", choices=["kill", "power", "faults", "tasks"])
-    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("what", choices=[*TORTURES, "all"])
+    parser.add_argument("--rounds", type=int, default=240, help="of kills or power losses, each over all paths")
+    parser.add_argument("--seconds", type=float, default=60, help="of two tasks on one volume")
+    parser.add_argument("--share", type=float, default=1.0, help="of the faults that there are")
+    parser.add_argument("--path", action="append", choices=PATHS, help="only these write paths")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--mode", default="posix")
-    parser.add_argument("--how", default="torn")
-    parser.add_argument("--path", action="append")
-    parser.add_argument("--share", type=float, default=1.0)
     options = parser.parse_args()
-    begun = time.monotonic()
-    if options.what == "kill":
-        figures = run_kills(rounds=options.rounds, seed=options.seed, say=print)
-    elif options.what == "faults":
-        paths = tuple(options.path or PATHS)
-        figures = run_faults(seed=options.seed, paths=paths, mode=options.mode, share=options.share, say=print)
-    elif options.what == "tasks":  # rounds are seconds here
-        with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-            figures = run_tasks(Path(folder), seconds=options.rounds, seed=options.seed, say=print)
-    else:
-        figures = run_power_losses(rounds=options.rounds, seed=options.seed, mode=options.mode, how=options.how, say=print)
-    print(figures, f"{time.monotonic() - begun:.0f} s", sep="\n")
-    return bool(figures.problems)
+    options.path = tuple(options.path or PATHS)
+    if options.what != "kill" and (missing := why_no_crash_fs()):
+        parser.error(missing)
+    failed = False
+    for name in TORTURES if options.what == "all" else (options.what,):
+        begun = time.monotonic()
+        print(f"== {name}, seed {options.seed}", flush=True)
+        for figures in TORTURES[name](options):
+            print(figures)
+            failed |= bool(figures.problems)
+        print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

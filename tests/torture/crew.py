@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 from persistence.doctor import examine, repair
 from persistence.workspace import QUARANTINE, open_workspace
+from tests.torture.controls import CONTROLS
 from tests.torture.deeds import read_deeds
 from tests.torture.host import Job
 from tests.torture.paths import PATHS
 
+_ALL = PATHS | CONTROLS
 _LATER = timedelta(hours=2)  # leftovers are only taken away when their writer must be gone
 
 
@@ -48,8 +50,12 @@ class Crew:
         self._host = host
         self._root = root
         self._folder = folder
-        self._writers = [(path, f"{path}{n}") for path in paths for n in range(1 if alone else PATHS[path].WRITERS)]
+        self._writers = [(path, f"{path}{n}") for path in paths for n in range(1 if alone else _ALL[path].WRITERS)]
         self.pids = []
+
+    @property
+    def size(self):
+        return len(self._writers)
 
     def _journal(self, writer):
         return self._folder / f"{writer}.journal"
@@ -85,7 +91,7 @@ class Crew:
         for path in dict.fromkeys(path for path, _ in self._writers):
             own = {writer: deeds for each, writer, deeds in stories if each == path}
             begun = {writer: [deed for deed in deeds if deed.intent] for writer, deeds in own.items()}
-            problems += [f"{path}: {problem}" for problem in PATHS[path].check(workspace, begun)]
+            problems += [f"{path}: {problem}" for problem in _ALL[path].check(workspace, begun)]
             foreign = [deed.detail for deeds in own.values() for deed in deeds if deed.error == "foreign"]
             problems += [f"{path}: an error that is none of the archive's own: {detail}" for detail in dict.fromkeys(foreign)]
         return problems + check_files(workspace)

@@ -107,6 +107,9 @@ class _Bench:
                 if (not fault.ops or op in fault.ops) and rng.random() < share:
                     problems = self._try(fault, place, rng.randrange(10**6), figures)
                     figures.problems += [f"{self._path}: {fault.name} at {place} ({op} {name}): {each}" for each in problems]
+        for how in _HOWS:
+            problems = self._try_after_all(how, rng.randrange(10**6), figures)
+            figures.problems += [f"{self._path}: power loss ({how}) after it was acknowledged: {each}" for each in problems]
 
     def _try(self, fault, place, seed, figures):
         self._volume.restore("begun")
@@ -116,11 +119,23 @@ class _Bench:
         self._volume.rule(nth=nth, how=how, seed=seed, **ops, **fault.rule)
         crew = self._begin()
         crew.wait_all()
+        figures.injected += 1
+        return _refusals(crew, fault) + self._go_on(crew, figures)
+
+    def _try_after_all(self, how, seed, figures):
+        self._volume.restore("begun")
+        crew = self._begin()
+        crew.wait_all()
+        self._volume.power_loss(how, seed=seed)
+        figures.power_losses += 1
+        return self._go_on(crew, figures)
+
+    def _go_on(self, crew, figures):
+        """What is wrong once the disk is well again, before and after the same kinds of deeds are done anew."""
         self._volume.clear()
         self._volume.power_on()
         figures.rounds += 1
-        figures.injected += 1
-        problems = _refusals(crew, fault) + self._look(crew)
+        problems = self._look(crew)
         crew.start(count=self._count)
         crew.wait_all()
         last = crew.stories()[0][2][-self._count :]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from persistence.errors import PersistenceError
 from persistence.workspace import open_workspace
+from tests.torture.controls import CONTROLS
 from tests.torture.deeds import Journal
 from tests.torture.paths import PATHS
 from tests.torture.volume import ROOT
@@ -42,7 +43,7 @@ def work(job):
     while not job.count or number < job.start + job.count:
         try:
             if writer is None:
-                writer = PATHS[job.path](open_workspace(Path(job.root)), job.writer)
+                writer = (PATHS | CONTROLS)[job.path](open_workspace(Path(job.root)), job.writer)
             intent = writer.plan(number)
             journal.begin(number, intent)
             journal.acknowledge(number, writer.do(intent))
